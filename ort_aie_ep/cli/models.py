@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -140,7 +140,10 @@ def tell(result: CompileResult, *baseline: object) -> None:
     if why_not_text(result.folder):
         console.next_lines(lines(result.folder))
     elif has_tokenizer(result.folder):
-        if find_template(result.folder) is None:
+        chats = None
+        with suppress(AieError):  # a template that cannot be read: chat says why
+            chats = find_template(result.folder)
+        if chats is None:
             console.next_command("ort-aie", "run", result.path, "def main(argv):")
         else:
             console.next_command("ort-aie", "chat", result.path)
