@@ -246,6 +246,8 @@ CASES = [
     Case("flow_qkv", "npu2", "attention", flow_qkv.problem, prompts(*PROMPTS)),
     Case("flow_qkv", "npu2", "attention", flow_qkv.problem,
          prompts(*((*(*PROMPTS[i], 0)[:5], w) for i in (2, 3, 6, 8) for w in (1, 16, 50, 200)))),
+    # The last key is the last of a chunk, and queries for which there is only room are behind it.
+    Case("flow_qkv", "npu2", "attention", flow_qkv.problem, prompts((1, 1, 64, 27, 5))),
     # The first key of a window is the last of a chunk; only the last query of a chunk has a key
     # before its window.
     Case("flow_qkv", "npu2", "attention", flow_qkv.problem,
@@ -315,6 +317,15 @@ def test_any_prompt_on_one_configuration(
     session = session_of("flow_qkv", "npu2")
     (shape,) = prompts(values, causal=int(causal))
     run_all(session, problem(session, flow_qkv.problem, "attention", shape))
+
+
+def test_queries_without_a_key_give_zeros() -> None:
+    """Those behind the prompt, which would see keys that there are not."""
+    session = session_of("flow_qkv", "npu2")
+    (shape,) = prompts((1, 1, 256, 9, 0, 8))
+    padded = problem(session, flow_qkv.problem, "attention", shape)
+    run(session, padded)
+    assert not padded.buffers["o"][16:].any()
 
 
 def test_gemm_between_row_operators_finds_its_accumulator() -> None:

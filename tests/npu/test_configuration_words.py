@@ -160,6 +160,9 @@ def test_a_stream_that_goes_nowhere_is_found() -> None:
     circuit(out, 3, 5, 1)  # south 0 to DMA 0
     (reach,) = walk(decode(out.finish()))
     assert reach.destinations == {Port(Tile(0, 3), "S2MM", 0)}
+    out.write(3 << 20 | 0x3F100 + 4 * 6, 1 << 31)  # slave south 1, which nothing reaches
+    with pytest.raises(StreamError, match="no stream enters"):
+        walk(decode(out.finish()))
 
 
 def test_a_memory_tile_that_changes_the_number_is_refused() -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import simpy
 from stream_words import Words
 
 from ort_aie_ep.npu.simulator.machine import Machine
+from ort_aie_ep.npu.simulator.parts import Ddr
 from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.design import Acquire, Core, Design, Layout, Parameters, Release
 from ort_aie_ep.npu.terms.device import device
@@ -308,6 +310,13 @@ def test_a_channel_of_a_shim_has_its_rate() -> None:
     # At most as if nothing left the memory tile before all of it was in.
     gates = 2 * costs.GATE_IDLE.value / costs.CLOCK.value
     assert least < result.seconds < 2 * least + gates
+
+
+@pytest.mark.parametrize(("run", "seconds"), [(256, 4), (64, 4), (32, 8), (4, 64)])
+def test_memory_moves_whole_bursts(run: int, seconds: int) -> None:
+    env = simpy.Environment()
+    env.run(Ddr(env, 64).transfer(256, run, 0))
+    assert env.now == seconds
 
 
 def test_streams_that_join_at_one_port_are_refused() -> None:

@@ -180,6 +180,19 @@ def test_a_shortage_of_descriptors_waits_for_the_columns_oldest_task() -> None:
     assert device.waits[0] == (0, "MM2S", 0)
 
 
+def test_what_has_arrived_frees_its_descriptors() -> None:
+    s = sequence_of()
+    for i in range(2):
+        s.transfer("y0", "y", offset=64 * i, run=64)
+    s.arrive("y0")
+    for i in range(2):
+        s.transfer("a0", "x", offset=64 * i, run=64)
+    s.wait("a0")
+    device = observe(build(s, bds={"0": [5, 9], "1": [0]}))
+    assert [task.bd for task in device.pushed] == [5, 9, 5, 9]
+    assert device.waits == [(0, "S2MM", 0), (0, "MM2S", 0)]
+
+
 def test_one_token_serves_fifos_that_share_a_channel() -> None:
     s = sequence_of()
     s.transfer("p3", "x", offset=0, run=64)

@@ -60,6 +60,8 @@ void PlansThatDoNotRunWhole() {
          Nth<AttentionStep>(plan, 1).key_scales = {.data = scales};
        }},
       {LayerReason::kHeadNorms, [](Plan& plan) { Nth<AttentionStep>(plan, 1).k_norm = nullptr; }},
+      {LayerReason::kHeadNorms,
+       [&](Plan& plan) { Nth<AttentionStep>(plan, 1).v_norm = constant.data(); }},
       {LayerReason::kPositions,
        [](Plan& plan) { Nth<AttentionStep>(plan, 0).mixed_positions = true; }},
       {LayerReason::kEpsilons, [](Plan& plan) { Nth<MatMulStep>(plan, 2).norm_epsilon = 1e-3f; }},

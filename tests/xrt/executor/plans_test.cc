@@ -382,6 +382,9 @@ void PartsOfTensorsAreFound() {
     e.a = static_cast<const uint8_t*>(wide.y.data()) + element * 4;
     bench.Run({d, e});
     Check(bench.device->counters().submissions == (inside ? 1 : 2), "element ", element);
+    std::map<std::string, int64_t> between;
+    if (!inside) between = {{Words(Reason::kHostHasInput), 1}};
+    Check(bench.target->counters().host_steps_between == between, "refused at element ", element);
     const std::vector<float> y = wide.y.floats();
     half.a = Values(DataType::kFloat32, {y.begin() + element, y.begin() + element + 256});
     half.Compare(half.OnHost());
