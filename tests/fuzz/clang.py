@@ -90,8 +90,10 @@ def _private(cache: Path) -> Path:
         return kept[-1]
     names = "|".join(f"clang-{version}" for version in VERSIONS)
     runtimes = "|".join(f"libclang-rt-{version}-dev" for version in VERSIONS)
+    # Asked for by name, because apt leaves out what the machine has, which clang++ does not look for.
+    headers = "|".join(f"libclang-common-{version}-dev" for version in VERSIONS)
     try:
-        packages = apt(APT_PACKAGES, "--own-release", cache, names, runtimes)
+        packages = apt(APT_PACKAGES, "--own-release", cache, names, runtimes, headers)
     except NoPackages as error:
         raise NoClang(
             f"this machine has none that works, and apt cannot get one (clang-{VERSIONS[0]} and "
