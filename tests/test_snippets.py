@@ -32,7 +32,6 @@ ELSEWHERE = {
     "OWNER/REPO": "tests/hub",
     "logits_of_last": "tests/passes/projection/test_last_logits.py",
     "client.": "tests/serving",
-    "ort_aie_ep.aie_kernels": "tests/npu",
 }
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="no docs beside the tests")
