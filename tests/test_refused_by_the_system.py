@@ -40,6 +40,10 @@ WORDS: dict[str, tuple[str, ...]] = {
     "bench": (LLAMA, "--runs", "1", "--new-tokens", "1", "--prompt-lengths", "4"),
     "accuracy": (LLAMA, "--tokens", "64", "--decode-tokens", "2", "--window", "32"),
     "cache": (),
+    "pull": (LLAMA,),
+    "list": (),
+    "show": (LLAMA,),
+    "rm": ("missing",),
     "doctor": (),
     "tune": ("--seconds", "0.1"),
     "synth": ("llama-3.2-1b", "model", "--layers", "1", "--vocab", "64"),
@@ -49,7 +53,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "package-overlay": ("missing", "--out", "overlay"),
 }  # fmt: skip
 # With these words they print nothing to stdout.
-SILENT = ("import-q4nx", "export-q4nx", "chat", "serve", "batch", "package-overlay")
+SILENT = ("import-q4nx", "export-q4nx", "chat", "serve", "batch", "package-overlay", "pull", "rm")
 
 # They say what the others say, after seconds of work.
 SLOW = ("demo", "bench", "accuracy", "tune", "synth", "kernels")

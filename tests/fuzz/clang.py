@@ -90,7 +90,7 @@ def _private(cache: Path) -> Path:
         return kept[-1]
     names = "|".join(f"clang-{version}" for version in VERSIONS)
     runtimes = "|".join(f"libclang-rt-{version}-dev" for version in VERSIONS)
-    # Asked for by name, because apt leaves out what the machine has, which clang++ does not look for.
+    # By name, because apt leaves out what the machine has, which this clang++ does not look for.
     headers = "|".join(f"libclang-common-{version}-dev" for version in VERSIONS)
     try:
         packages = apt(APT_PACKAGES, "--own-release", cache, names, runtimes, headers)

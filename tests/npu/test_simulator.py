@@ -332,4 +332,4 @@ def test_streams_that_join_at_one_port_are_refused() -> None:
 def test_without_simpy_the_message_says_what_to_install() -> None:
     code = "import sys; sys.modules['simpy'] = None; import ort_aie_ep.npu.simulator.machine"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "[npu]" in done.stderr.splitlines()[-1]
+    assert "needs SimPy" in done.stderr.splitlines()[-1]

@@ -9,9 +9,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+import q8nx
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import q4nx, q8nx
+from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 
