@@ -5,7 +5,7 @@
 set -euo pipefail
 python="$(pwd)/$VENV/bin/python"
 ops=(tests/ops/test_{crafted_models,provider_context,context_writers,options}.py
-  tests/ops/test_{kernels,lookup_kernels,byte_kernels}.py)
+  tests/ops/test_{kernels,lookup_kernels}.py)
 case ${1:-all} in
   # A limit of memory leaves no room for AddressSanitizer's own.
   all) tests=(tests/ops --ignore tests/ops/test_memory_limits.py "${ops[@]/#/--ignore=}") ;;
