@@ -147,7 +147,7 @@ def clear(cache: Path, progress: Progress | None = None, source: str | None = No
     removed = freed = in_use = 0
     found = [entry for entry in entries(cache) if source in (None, entry.source)]
     if source is not None and not found:
-        raise AieError(f"{cache} has no entry of {source}: ort-aie cache lists them")
+        raise AieError(f"{cache} has no entry of {source}: ort-aie list shows them")
     count = Count(progress, sum(entry.bytes for entry in found))
     for entry in found:
         count.begin(f"removing {entry.folder.name}")
