@@ -46,10 +46,11 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
             rows[name] = [f"{timing.parts.get(name, 0) * scale:.2f}" for timing in timings]
         rows["GB read"] = [f"{timing.read / 1e9:.2f}" for timing in timings]
         rows["GB written"] = [f"{timing.write / 1e9:.2f}" for timing in timings]
-        contexts = (in_k(one.context) for one in of)
-        table = new_table("context", *contexts, title=f"{title}, {phase}; parts in {unit}")
+        table = new_table("context", *(in_k(one.context) for one in of))
         for row, values in rows.items():
             table.add_row(row, *values)
+        # Not the table's own title, which would be folded to the table's width.
+        shown.append(Text(f"{title}, {phase}; parts in {unit}"))
         shown += [table, *(plan_line(phase, one) for one in ends(of))]
         if billions:
             found = (nearest_words(plan.model, kind, one.context, billions) for one in ends(of))
