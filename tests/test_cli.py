@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 import ort_aie_ep
 from ort_aie_ep import machine
 from ort_aie_ep.cli import app
+from ort_aie_ep.compiler import cache
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.tokenizer import load_tokenizer, prefix_tokens
@@ -273,11 +274,15 @@ def test_run_writes_the_new_text_alone_to_stdout(both: tuple[Path, Path]) -> Non
     assert len(result.stdout) > 80
 
 
-def test_run_compiles_a_source_once_and_says_so(both: tuple[Path, Path]) -> None:
+def test_run_compiles_a_source_once_and_says_so(
+    both: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, compiled = both
     note = "was compiled into the cache"
+    monkeypatch.setenv("ORT_AIE_CACHE", str(tmp_path))
     assert note in succeeded("run", source, "import", "--max-tokens", "2").stderr
-    assert note not in succeeded("run", compiled, "import", "--max-tokens", "2").stderr
+    for again in (source, compiled):
+        assert note not in succeeded("run", again, "import", "--max-tokens", "2").stderr
 
 
 def copy_with(folder: Path, copied: Path, name: str, more: dict[str, Any]) -> Path:
@@ -311,11 +316,18 @@ def test_run_refuses_an_empty_prompt(compiled: Path) -> None:
     assert "prompt" in mistake("run", compiled, "")
 
 
-def test_run_refuses_a_folder_without_tokenizer(compiled: Path, tmp_path: Path) -> None:
-    shutil.copytree(compiled, tmp_path / "model")
-    (tmp_path / "model" / "tokenizer.json").unlink()
-    message = mistake("run", tmp_path / "model", "text")
-    assert "tokenizer.json" in message
+def test_run_wants_a_tokenizer_in_the_folder_that_it_was_given(
+    both: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "SETTLED_NS", 0)
+    for number, folder in enumerate(both):
+        model = tmp_path / str(number)
+        shutil.copytree(folder, model)
+        tokenizer = (model / "tokenizer.json").read_bytes()
+        (model / "tokenizer.json").unlink()
+        assert f"{model} has no tokenizer.json" in mistake("run", model, "text")
+        (model / "tokenizer.json").write_bytes(tokenizer)
+        succeeded("run", model, "text", "--max-tokens", "2")
 
 
 # What a tool that fine-tunes leaves in tokenizer.json. Room for 2^40 tokens would end the process.

@@ -77,7 +77,10 @@ def pull_command(
     ort-aie run OWNER/REPO
     ```
     """
-    with ready(model):
+    from ort_aie_ep.runtime.sessions import inspect
+
+    with ready(model) as path:
+        inspect(path)
         console.next_command("ort-aie", "run", model)
 
 
@@ -133,9 +136,10 @@ def _remove(cache_dir: Path | None, model: str | None) -> None:
     from ort_aie_ep.compiler.cache import cache_folder
 
     folder = cache_folder(cache_dir)
+    name = None if model is None else find_name(model)
     with console.bar("cache", "bytes") as progress:
-        gone = cache_entries.clear(folder, progress, model)
-    if model is not None and (name := find_name(model)) is not None:
+        gone = cache_entries.clear(folder, progress, str(name) if name else model)
+    if name is not None:
         from ort_aie_ep.hub.folder import forget
 
         forget(name)

@@ -68,7 +68,7 @@ def ready(given: Path, *, compiles: bool = True, target: str | None = None) -> I
     for note in opened.notes:
         console.note(note)
     try:
-        if opened.lock is not None and not model.name:
+        if opened.made and not model.name:
             console.note(f"{given} was compiled into the cache, which ort-aie list shows")
         yield opened.file.parent
     finally:
@@ -82,12 +82,16 @@ def opened(
     """A model that is to write text, and what --draft-model names, as `ready` opens them.
 
     Raises:
-        AieError: there is no model, or --draft is missing.
+        AieError: there is no model, it has no tokenizer, or --draft is missing.
     """
+    from ort_aie_ep.models.tokenizer import require_tokenizer
+    from ort_aie_ep.running.next_step import why_not_text
     from ort_aie_ep.runtime.sessions import inspect
 
     with ExitStack() as models:
         model = inspect(models.enter_context(ready(given, target=target)))
+        if not why_not_text(model.folder):
+            require_tokenizer(model.folder, given)
         if not model.compiled:
             console.note(f"{given} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
         guessing = None

@@ -31,6 +31,7 @@ from ort_aie_ep.cli.options import (
     takes_options,
 )
 from ort_aie_ep.compiler.options import CompileOptions
+from ort_aie_ep.disk import size_text
 from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
@@ -305,7 +306,8 @@ def doctor_command(
         Path | None,
         typer.Argument(
             metavar="MODEL",
-            help="A compiled folder, to check the files, or a name on a hub, to see if it fits.",
+            help="A compiled folder, to check the files, or a name on a hub or a GGUF file, to see "
+            "if it fits.",
         ),
     ] = None,
     json: Json = False,
@@ -315,8 +317,8 @@ def doctor_command(
     Print versions, run an operator, and look for the NPU, its driver and XRT. With a compiled
     folder, also compare the files with their hashes, because a session does not notice damaged
     weights. The exit code is 0 if the host target works and the files are unchanged. With a name
-    on a hub, show what would be downloaded, whether it fits into this machine, and how fast it can
-    be; no weights are downloaded:
+    on a hub or a GGUF file, show what would be downloaded, whether it fits into this machine, and
+    how fast it can be; no weights are downloaded:
 
     ```
     ort-aie doctor
@@ -352,19 +354,26 @@ def doctor_command(
 
 
 def _tell_what_fits(given: Path, *, json: bool) -> bool:
-    """Prints what a name means, and whether it fits; returns whether it was a name."""
+    """Prints what a name or a GGUF file is, and whether it fits; returns whether it was one."""
+    from ort_aie_ep.compiler.gguf import parts_of
+    from ort_aie_ep.hub.contents import Choice, File, Kind
     from ort_aie_ep.hub.fits import fit
     from ort_aie_ep.hub.models import find
     from ort_aie_ep.hub.names import find_name
+    from ort_aie_ep.models.folder import is_gguf
 
-    if find_name(given) is None:
+    if find_name(given) is None and not is_gguf(given):
         return False
     with console.bar("doctor"):
-        found = find(given)
-        assert found is not None
-        line, what = found.line(), fit(found.choice)
+        if found := find(given):
+            choice, what, left, line = found.choice, fit(found.choice), found.left, found.line()
+        else:
+            files = tuple(File(part.name, part.stat().st_size) for part in parts_of(given))
+            choice, left = Choice(Kind.gguf, files[0].name, files), 0
+            what = fit(choice)
+            line = f"{given}: {choice.kind}, {size_text(choice.size)}; {what.line()}"
     if json:
-        console.print_json(what, model=str(given), bytes=found.choice.size, left=found.left)
+        console.print_json(what, model=str(given), bytes=choice.size, left=left)
     else:
         console.heading(line)
     if not what.fits:

@@ -67,11 +67,13 @@ class Opened:
         file: its .onnx file. The folder around it is a whole model, with its tokenizer, unless
             the source was one in ONNX that the user has.
         lock: while it is open, the file's entry is not removed; None for the user's own file.
+        made: whether it was compiled now.
         notes: what a reader should know of its compilation, if that was now.
     """
 
     file: Path
     lock: BinaryIO | None = None
+    made: bool = False
     notes: tuple[str, ...] = ()
 
     def close(self) -> None:
@@ -151,7 +153,7 @@ def compiled_file(
     given = find_source(source, name, whole=whole)
     model = given.model
     index = cache / SOURCES / f"{_hash(os.fsencode(given.path.absolute()))}.json"
-    found = _indexed(index, model) or _read_source(index, given, progress)
+    found = _indexed(index, given) or _read_source(index, given, progress)
     if found.compiled:
         if options.given:
             raise AieError(
@@ -176,7 +178,7 @@ def compiled_file(
             if _whole(entry, given.name):
                 if attempt:
                     keep_below(cache, limit)
-                return Opened(entry / given.name, lock, notes)
+                return Opened(entry / given.name, lock, attempt > 0, notes)
             lock.close()
         notes = _build(given, found.stats, entry, options, progress)
     raise AieError(f"{entry} keeps disappearing: is another process clearing {cache}?")
@@ -222,8 +224,9 @@ def _versions() -> list[str]:
 # --- sources ---
 
 
-def _indexed(index: Path, model: Path) -> _Source | None:
-    """The index's entry for a path, unless its files have changed since."""
+def _indexed(index: Path, given: Source) -> _Source | None:
+    """The index's entry for a path, unless its files have changed since, or there are more."""
+    model = given.model
     try:
         content = read_json(index)
         stats = {
@@ -232,6 +235,8 @@ def _indexed(index: Path, model: Path) -> _Source | None:
         }
         digests = {name: digest.text() for name, digest in content.field("digests").members()}
         compiled = content.field("compiled").boolean()
+        if not compiled and any(_beside(model, path) not in stats for path in given.files()):
+            return None
         return _Source(compiled, stats, digests) if _stats(model, stats) == stats else None
     except (AieError, OSError):
         return None
@@ -246,7 +251,7 @@ def _read_source(index: Path, given: Source, progress: Progress | None) -> _Sour
         if compiled:
             source = _Source(True, before, {})
         else:
-            data.update(os.path.relpath(path, model.parent) for path in given.files())
+            data.update(_beside(model, path) for path in given.files())
             stats = before | _stats(model, sorted(data))
             count = Count(progress, sum(size for size, *_ in stats.values()))
             digests = {name: file_hash(model.parent / name, count) for name in stats}
@@ -268,9 +273,12 @@ def _onnx_data(model: Path) -> tuple[bool, set[str]]:
     from ort_aie_ep.models.onnx_file import external_files, is_compiled, load_model
 
     loaded = load_model(model)
-    return is_compiled(loaded), {
-        os.path.relpath(path, model.parent) for path in external_files(loaded)
-    }
+    return is_compiled(loaded), {_beside(model, path) for path in external_files(loaded)}
+
+
+def _beside(model: Path, path: Path) -> str:
+    """A file's name in the index."""
+    return os.path.relpath(path, model.parent)
 
 
 def _stats(model: Path, names: list[str] | _Stats) -> _Stats:

@@ -10,8 +10,10 @@ from pathlib import Path
 # Owners and repositories begin with a letter or a digit, so that a path with dots, a tilde or a
 # drive is not a name.
 _PART = r"[A-Za-z0-9][\w.-]*"
+# A page's address, which loses a slash as a path, and the names of ollama and llama.cpp.
 _NAME = re.compile(
-    rf"(?P<owner>{_PART})/(?P<repo>{_PART})(?:@(?P<revision>[^:@\s]+))?(?::(?P<inside>[^:\s]+))?",
+    r"(?:(?:https?://?)?(?:hf\.co|huggingface\.co)/)?"
+    rf"(?P<owner>{_PART})/(?P<repo>{_PART})(?:@(?P<revision>[^:@\s]+))?(?::(?P<inside>[^:\s]+))?/?",
     re.ASCII,
 )
 DEFAULT_REVISION = "main"

@@ -121,7 +121,7 @@ def find_model(source: Path) -> ModelFolder:
         )
     if source.is_file():
         if source.suffix != ".onnx":
-            raise AieError(f"{source} is not an .onnx file; pass a model folder or an .onnx file")
+            raise AieError(f"{source} is not an .onnx or .gguf file; pass one, or a model folder")
         return ModelFolder(source.parent, source, None)
     config_file = source / GENAI_CONFIG
     config: dict[str, Any] | None = None
@@ -157,7 +157,8 @@ def find_model(source: Path) -> ModelFolder:
         raise AieError(f"{source} has GGUF files: name one, such as {files[0]}")
     if not models:
         raise AieError(
-            f"{source} is not a model folder: it has neither {GENAI_CONFIG} nor an .onnx file"
+            f"{source} is not a model folder: it has neither {GENAI_CONFIG} nor an .onnx "
+            "or .gguf file, nor config.json with *.safetensors"
         )
     decoders = [source / name for name in OPTIMUM_DECODERS if source / name in models]
     if decoders and source / OPTIMUM_ENCODER in models:

@@ -22,6 +22,15 @@ def has_tokenizer(folder: ModelFolder) -> bool:
     return tokenizer_file(folder).is_file()
 
 
+def require_tokenizer(folder: ModelFolder, given: Path) -> None:
+    """Refuses a model without a tokenizer.json; `given` is what the user named it by."""
+    if not has_tokenizer(folder):
+        raise AieError(
+            f"{given} has no tokenizer.json, so text cannot become tokens: "
+            "copy it there from the model's source"
+        )
+
+
 def load_tokenizer(folder: ModelFolder) -> Tokenizer:
     """The folder's tokenizer, which neither cuts nor pads a text.
 
@@ -33,12 +42,8 @@ def load_tokenizer(folder: ModelFolder) -> Tokenizer:
     """
     from tokenizers import Tokenizer
 
+    require_tokenizer(folder, folder.path)
     path = tokenizer_file(folder)
-    if not path.is_file():
-        raise AieError(
-            f"{folder.path} has no tokenizer.json, so text cannot become tokens: "
-            "copy it there from the model's source"
-        )
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions

@@ -16,7 +16,6 @@ from ort_aie_ep.prediction.simulation import PlanSimulation
 
 _T = TypeVar("_T")
 Q4NX_WEIGHTS = 32 * 256  # of a block
-RANGE = "range"
 _DECODE_PARTS: tuple[Part, ...] = (
     "layers", "lm_head", "projections", "attention", "vector", "dispatch",
 )  # fmt: skip
@@ -36,23 +35,22 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
     )
     for kind, of, names, unit, scale in measured:
         phase = f"a {kind}"
-        rate = ("tokens/s",) if of is plan.decode else ()
-        parts = [name for name in names if any(one.timing.parts.get(name) for one in of)]
-        table = new_table(
-            "context", *rate, RANGE, unit, *parts, "GB read", "GB written",
-            title=f"{title}, {phase}; parts in {unit}",
-        )  # fmt: skip
-        for one in of:
-            timing = one.timing
-            # Where all steps stay on the host, there is no speed of an NPU to predict.
-            speed = f"{1 / timing.seconds:.2f}" if timing.seconds else "–"
-            rates = (speed,) if rate else ()
-            extent = range_words(kind, timing.seconds) if timing.seconds else "–"
-            seconds = [timing.seconds, *(timing.parts.get(name, 0) for name in parts)]
-            table.add_row(
-                in_k(one.context), *rates, extent, *(f"{s * scale:.2f}" for s in seconds),
-                f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
-            )  # fmt: skip
+        timings = [one.timing for one in of]
+        parts = [name for name in names if any(timing.parts.get(name) for timing in timings)]
+        # Where all steps stay on the host, there is no speed of an NPU to predict.
+        speeds = [f"{1 / timing.seconds:.2f}" if timing.seconds else "–" for timing in timings]
+        rows = {"tokens/s": speeds} if of is plan.decode else {}
+        rows["range"] = [range_words(kind, t.seconds) if t.seconds else "–" for t in timings]
+        rows[unit] = [f"{timing.seconds * scale:.2f}" for timing in timings]
+        for name in parts:
+            rows[name] = [f"{timing.parts.get(name, 0) * scale:.2f}" for timing in timings]
+        rows["GB read"] = [f"{timing.read / 1e9:.2f}" for timing in timings]
+        rows["GB written"] = [f"{timing.write / 1e9:.2f}" for timing in timings]
+        table = new_table("context", *(in_k(one.context) for one in of))
+        for row, values in rows.items():
+            table.add_row(row, *values)
+        # Not the table's own title, which would be folded to the table's width.
+        shown.append(Text(f"{title}, {phase}; parts in {unit}"))
         shown += [table, *(plan_line(phase, one) for one in ends(of))]
         if billions:
             found = (nearest_words(plan.model, kind, one.context, billions) for one in ends(of))
@@ -95,6 +93,5 @@ def new_table(first: str, *others: str, title: str | None = None) -> Table:
     table = Table(box=box.SIMPLE, title=title, title_justify="left")
     table.add_column(first, justify="left")
     for name in others:
-        # A narrow terminal shortens other columns first.
-        table.add_column(name, justify="right", no_wrap=name == RANGE)
+        table.add_column(name, justify="right")
     return table

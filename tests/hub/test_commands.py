@@ -69,7 +69,7 @@ def test_run_compiles_a_name_once_into_the_cache_of_sessions(hub: Hub, tmp_path:
     listed = json.loads(succeeded("list", "--json").stdout)["entries"]
     assert [(each["source"], each["in_use"]) for each in listed] == [("me/llama", True)]
     del session
-    removed = succeeded("rm", "me/llama").stderr
+    removed = succeeded("rm", "hf.co/me/llama").stderr
     assert "hf cache rm model/me/llama" in removed
     assert entries(tmp_path) == []
     assert ort_aie("cache", "--remove", "me/llama").exit_code == 1
@@ -225,6 +225,24 @@ def test_doctor_says_what_fits_and_downloads_nothing(
     assert result.exit_code == 1
     assert "does not fit" in result.stdout
     assert not hub.downloads()
+
+
+def test_doctor_says_whether_a_file_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [tmp_path / f"model-0000{part}-of-00002.gguf" for part in (1, 2)]
+    for part in parts:
+        part.write_bytes(b"GGUF" + bytes(996))
+    told = json.loads(succeeded("doctor", parts[1], "--json").stdout)
+    assert (told["settings"]["bytes"], told["settings"]["left"]) == (2000, 0)
+    monkeypatch.setattr(platforms, "free_memory", lambda: 1000)
+    assert "does not fit" in ort_aie("doctor", parts[0]).stdout
+    parts[0].unlink()
+    assert parts[0].name in ort_aie("doctor", parts[1]).stderr
+
+
+def test_pull_refuses_what_is_neither_there_nor_a_name() -> None:
+    result = ort_aie("pull", "llama3.2")
+    assert result.exit_code == 1
+    assert "not a name on a hub" in result.stderr
 
 
 def test_without_huggingface_hub_a_name_says_what_to_install(

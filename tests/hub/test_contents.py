@@ -198,8 +198,12 @@ def test_what_cannot_be_chosen_says_what_there_is(
         ("me/model@refs/pr/1:onnx/model.onnx", Name("me", "model", "refs/pr/1", "onnx/model.onnx")),
         ("me/model:Q8_0", Name("me", "model", inside="Q8_0")),
         ("me/model:folder/", Name("me", "model", inside="folder")),
+        ("hf.co/me/model:Q8_0", Name("me", "model", inside="Q8_0")),
+        *((f"https:{slashes}huggingface.co/me/model{end}", Name("me", "model"))
+          for slashes in ("/", "//") for end in ("", "/")),
         *((path, None) for path in ("model", "./me/model", "../me", "~/me", "/me/model", "a/b/c",
-                                    "C:/model", "C:\\me\\model", "me/..", "me/a b", "me/m\0")),
+                                    "C:/model", "C:\\me\\model", "me/..", "me/a b", "me/m\0",
+                                    "hf.co/a/b/c")),
     ],
 )  # fmt: skip
 def test_a_name_has_an_owner_and_a_repository(given: str, name: Name | None) -> None:

@@ -213,7 +213,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_an_onnx_file(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    compile_fails(tmp_path / "notes.txt", "notes.txt is not an .onnx file")
+    compile_fails(tmp_path / "notes.txt", "notes.txt is not an .onnx or .gguf file")
 
 
 def test_export_for_prompts_and_next_tokens_apart(tmp_path: Path) -> None:

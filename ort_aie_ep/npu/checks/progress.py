@@ -30,6 +30,9 @@ class _LoopCounts(Kernels):
             super().call(kernel, *arguments)
 
 
+_NOT_CHECKED = "whether it makes progress was not checked"
+
+
 def progress(findings: Findings, design: Design) -> None:
     """Simulate every sequence of `design`, and find what is wrong or proved."""
     try:
@@ -37,22 +40,21 @@ def progress(findings: Findings, design: Design) -> None:
 
         kernels = _LoopCounts(design.device.architecture)
     except AieError as error:
-        findings.notes.append(f"progress is not shown: {error}")
+        findings.notes.append(f"{_NOT_CHECKED}: {error}")
         return
     if not design.sequences:
-        findings.notes.append("progress is not shown: the design has no sequence")
+        findings.notes.append(f"{_NOT_CHECKED}: the design has no sequence")
     for sequence in design.sequences.values():
         shapes = small_shapes(sequence)
         shapes = shapes[:-1] or shapes  # the largest takes longer than all others
         if not shapes:
             findings.notes.append(
-                f"sequence {sequence.name}: no small shape meets its conditions, so progress is "
-                "not shown"
+                f"sequence {sequence.name}: {_NOT_CHECKED}: no small shape meets its conditions"
             )
         try:
             session = Session(design, kernels=kernels)
         except DesignError as error:  # of which the simulator has no model
-            findings.notes.append(f"progress is not shown: {error}")
+            findings.notes.append(f"{_NOT_CHECKED}: {error}")
             return
         for shape in shapes:
             at = ", ".join(f"{name}={value}" for name, value in shape.items())
