@@ -375,7 +375,9 @@ class Claims {
     const auto maker = producer_.find(gather.input(0));
     if (gather.input(0) == kAbsent || maker == producer_.end()) return gather.input(0);
     const Node& its = graph_.nodes[static_cast<size_t>(maker->second)];
-    return its.Is("", "Reshape") ? its.input(0) : gather.input(0);
+    // One whose sizes are no vector is an error in ONNX Runtime, whatever shape the model declares.
+    const bool right = its.Is("", "Reshape") && value(its.input(1)).constant.shape.size() == 1;
+    return right ? its.input(0) : gather.input(0);
   }
 
   // Whether a GatherBlockQuantized reads the weights of a MatMulNBits. ONNX Runtime may have folded
