@@ -111,7 +111,7 @@ def test_what_the_simulator_has_no_model_of_is_noted() -> None:
     report = check(design)
     assert not report.proved
     assert any("order" in note for note in report.notes)
-    assert any("progress is not shown" in note for note in report.notes)
+    assert any("whether it makes progress was not checked" in note for note in report.notes)
 
 
 # --- sequences ------------------------------------------------------------------------------------
