@@ -70,7 +70,7 @@ void StreamIn(const MoEStep& step, const ExpertRows& rows, float* h, const Kerne
   });
 
   const int64_t row_blocks = RowBlocks(step.inter);
-  const int64_t band = BandOf(row_blocks, RowBytes(all) * (IsGated(all) ? 2 : 1));
+  const int64_t band = BandOf(row_blocks, RowBytes(all), IsGated(all));
   const int64_t bands = CeilDiv(row_blocks, band);
   const auto used = static_cast<int64_t>(rows.routing.used.size());
   threads.ParallelFor(used * bands, [&](int64_t task) {

@@ -40,7 +40,7 @@ StreamedRows Prepared(const MatMulStep& step, const Kernels& kernels, const Thre
 // Rows of blocks [begin, end), each multiplied by all rows of activations while it is read.
 void StreamBands(const MatMulStep& step, const StreamedRows& rows, int64_t begin, int64_t end,
                  const Kernels& kernels, const ThreadPool& threads) {
-  const int64_t per_task = BandOf(end - begin, RowBytes(step) * (IsGated(step) ? 2 : 1));
+  const int64_t per_task = BandOf(end - begin, RowBytes(step), IsGated(step));
   threads.ParallelFor(CeilDiv(end - begin, per_task), [&](int64_t task) {
     const int64_t first = begin + task * per_task;
     StreamBand(step, kernels, first, std::min(end - first, per_task),
