@@ -367,8 +367,8 @@ def _forms(model: ir.Model) -> tuple[tuple[BlockForm | FileForm, int], ...]:
         for index, value in enumerate(node.inputs):
             tensor = None if value is None else value.const_value
             if value is not None and tensor is not None and tensor.dtype == ir.DataType.UINT8:
-                is_down = node.op_type == "Q4NXMoE" and index == 3
-                found[value] = _form(node, "down_" if is_down else "")
+                prefix = _EXPERT_FORMS.get(index, "") if node.op_type == "Q4NXMoE" else ""
+                found[value] = _form(node, prefix)
     sizes: Counter[BlockForm | FileForm] = Counter()
     for value, form in found.items():
         assert value.const_value is not None
@@ -376,9 +376,15 @@ def _forms(model: ir.Model) -> tuple[tuple[BlockForm | FileForm, int], ...]:
     return tuple(sizes.most_common())
 
 
+# Attributes of the weights of Q4NXMoE that need not be of the first one's form, by input.
+_EXPERT_FORMS = {3: "down_", 4: "up_"}
+
+
 def _form(node: ir.Node, prefix: str) -> BlockForm | FileForm:
     if (name := node.attributes.get(f"{prefix}type")) is not None:
         return FILE_FORMS[name.as_string()]
+    if prefix == "up_":
+        return _form(node, "")
     ints = {a.name: a.as_int() for a in node.attributes.values() if a.type == ir.AttributeType.INT}
     return BlockForm.of(ints | {"bits": ints.get(f"{prefix}bits", 4)})
 

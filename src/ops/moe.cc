@@ -11,9 +11,9 @@
 //                      experts
 //   Y                  as X
 // Attributes: K, N, experts, top_k; format, group and minima as for Q4NXMatMul; bits and type (of
-// W_gate and W_up), down_bits and down_type; activation (silu, gelu_tanh, relu, none; with W_up
-// also swiglu, with alpha, beta, limit and limit_after); normalize (of router_weights);
-// accuracy_level and symmetric as for Q4NXMatMul.
+// W_gate and W_up), up_type (if W_up has another type), down_bits and down_type; activation (silu,
+// gelu_tanh, relu, none; with W_up also swiglu, with alpha, beta, limit and limit_after); normalize
+// (of router_weights); accuracy_level and symmetric as for Q4NXMatMul.
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -62,23 +62,32 @@ class MoE final : public Op {
   };
 
   MoE(const NodeInfo& info, const Options& options) {
-    WeightAttributes of_in = ReadWeightAttributes(info), of_out = of_in;
-    const int64_t k = of_in.k, n = of_in.n;
+    const WeightAttributes of_gate = ReadWeightAttributes(info);
+    const int64_t k = of_gate.k, n = of_gate.n;
     const int64_t experts = info.Int("experts", 0), top_k = info.Int("top_k", 0);
     Require(experts > 0 && experts <= kMostExperts && top_k > 0 && top_k <= experts,
             "attributes experts and top_k must be 1 <= top_k <= experts <= ", kMostExperts,
             ", got experts=", experts, " top_k=", top_k);
+    WeightAttributes of_up = of_gate, of_out = of_gate;
+    if (const std::string type = info.String("up_type"); !type.empty()) {
+      Require(!of_gate.type.empty(), "attribute up_type needs attribute type");
+      of_up.type = type;
+    }
     of_out.k = n;
     of_out.n = k;
     of_out.bits = info.Int("down_bits", 4);
     of_out.type = info.String("down_type");
     const Tensor up = info.ConstantInput(kUp);
-    const auto gate = CheckWeights("W_gate", of_in, info.ConstantInput(kGate), experts);
+    const auto gate = CheckWeights("W_gate", of_gate, info.ConstantInput(kGate), experts);
     const auto down = CheckWeights("W_down", of_out, info.ConstantInput(kDown), experts);
     step_.gate = gate.blocks;
-    step_.up = up ? CheckWeights("W_up", of_in, up, experts).blocks : nullptr;
     step_.down = down.blocks;
-    step_.form = gate.form;
+    step_.form = step_.up_form = gate.form;
+    if (up) {
+      const auto weights = CheckWeights("W_up", of_up, up, experts);
+      step_.up = weights.blocks;
+      step_.up_form = weights.form;
+    }
     step_.down_form = down.form;
     step_.gate_bias = BiasOf("bias_gate", info.ConstantInput(kGateBias), experts, n);
     step_.up_bias = BiasOf("bias_up", info.ConstantInput(kUpBias), experts, n);
@@ -152,6 +161,7 @@ OpDescription DescribeQ4NXMoE() {
                                   RequiredSize("N"),
                                   RequiredSize("experts"),
                                   RequiredSize("top_k"),
+                                  TextAttribute("up_type"),
                                   {.name = "down_bits", .least = 2, .most = 8},
                                   TextAttribute("down_type"),
                                   {.name = "accuracy_level"},

@@ -87,7 +87,7 @@ struct MoEStep {
   bool normalize;      // a row's router_weights are divided by their sum
   // One expert after the other, each as the weights of a MatMulStep; `up` is null if not gated.
   const uint8_t *gate, *up, *down;
-  WeightForm form, down_form;                    // `form` is that of gate and up
+  WeightForm form, up_form, down_form;           // `form` is that of gate
   const float *gate_bias, *up_bias, *down_bias;  // (experts, inter or hidden), or null
   Activation activation;
   Swiglu swiglu;

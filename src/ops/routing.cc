@@ -119,7 +119,7 @@ ExpertSteps StepsOfExpert(const MoEStep& step, int64_t expert, int64_t rows, con
 
   MatMulStep in = both;
   in.weights = ExpertOf(step.gate, expert, step.inter, step.hidden, step.form);
-  in.up_weights = ExpertOf(step.up, expert, step.inter, step.hidden, step.form);
+  in.up_weights = ExpertOf(step.up, expert, step.inter, step.hidden, step.up_form);
   in.form = step.form;
   in.k = step.hidden;
   in.n = step.inter;

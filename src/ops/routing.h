@@ -39,7 +39,8 @@ Routing RouteRows(const MoEStep& step, int64_t rows, const float* logits, const 
                   void* memory);
 
 // The projections of one expert, in float32, for rows that stand one after the other: x (rows,
-// hidden) becomes y (rows, hidden) by way of h (rows, inter).
+// hidden) becomes y (rows, hidden) by way of h (rows, inter). `in` is gate and up, which must have
+// one form to be one projection.
 struct ExpertSteps {
   MatMulStep in, out;
 };

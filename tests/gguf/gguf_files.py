@@ -166,11 +166,6 @@ KEYED_TRUTH = Path(__file__).parents[1] / "data" / "gguf_keys.npz"
 POSITIONS = (7, 60, 200)
 
 
-def keyed_types(model: Model) -> Types:
-    """Types of a model of KEYED: floats, but for experts, which need codes."""
-    return lambda name: Kind.Q8_0 if model.shape.experts else Kind.F32
-
-
 TRUTH = Path(__file__).parents[1] / "data" / "gguf_logits.npz"
 """By family: the last LAST logits of `tokens_of` in a file of `mixed` types, by llama.cpp from the
 same weights in float32 (lab/check_gguf.py)."""
@@ -185,6 +180,12 @@ def tokens_of(model: Model, count: int = 96) -> list[int]:
 def mixed(name: str) -> Kind:
     """As llama.cpp's Q4_K_M: some matrices have more bits."""
     return Kind.Q6_K if name.endswith(("attn_v", "ffn_down", "token_embd")) else Kind.Q4_K
+
+
+def by_side(name: str) -> Kind:
+    """As a recipe that gives gate, up and down different bits."""
+    sides = {"gate": Kind.Q4_K, "up": Kind.Q6_K, "down": Kind.Q5_K}
+    return next((kind for side, kind in sides.items() if f"ffn_{side}" in name), Kind.Q8_0)
 
 
 def write(path: Path, model: Model, types: Types | None, seed: int = 3, **metadata: Any) -> Path:

@@ -26,7 +26,6 @@ from gguf_files import (
     POSITIONS,
     TRUTH,
     dequantised,
-    keyed_types,
     mixed,
     tokens_of,
     write,
@@ -122,13 +121,11 @@ def test_floats_compute_as_the_same_weights_in_the_builders_graph(tmp_path: Path
 @pytest.mark.parametrize("name", KEYED)
 def test_keys_change_logits_as_in_llama_cpp(name: str, tmp_path: Path) -> None:
     model = KEYED[name]
-    path = write(tmp_path / "m.gguf", model, keyed_types(model))
+    path = write(tmp_path / "m.gguf", model, lambda name: Kind.F32)
     result = ort_aie_ep.compile(path, tmp_path / "compiled")
     actual = logits(result.path, tokens_of(model, POSITIONS[-1] + 1))[list(POSITIONS)]
-    # Codes and floats as above; llama.cpp reads GELU from a table in float16, once in each layer.
-    limit = 10 * 2**-8 if model.shape.experts else 1e-4
-    if model.architecture == "gemma3":
-        limit = model.shape.layers * 2**-11
+    # Floats as above; llama.cpp reads GELU from a table in float16, once in each layer.
+    limit = model.shape.layers * 2**-11 if model.architecture == "gemma3" else 1e-4
     assert relative(actual, np.load(KEYED_TRUTH)[name]) < limit
     ignored = next(note for note in result.notes if note.startswith("not used, as in llama.cpp: "))
     assert f"{model.architecture}.attention.clamp_kqv" in ignored
@@ -174,11 +171,9 @@ def test_a_file_keeps_its_bits(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("gate", "up", "down"),
-    [("Q4_K", "Q4_K", "Q6_K"), ("MXFP4", "MXFP4", "MXFP4"), ("Q4_0", "Q8_0", "Q4_0")],
+    [("Q4_K", "Q4_K", "Q6_K"), ("Q4_0", "Q6_K", "Q8_0"), ("BF16", "Q4_K", "F16")],
 )
-def test_experts_keep_their_bits_if_gate_and_up_are_alike(
-    gate: str, up: str, down: str, tmp_path: Path
-) -> None:
+def test_experts_keep_their_bits(gate: str, up: str, down: str, tmp_path: Path) -> None:
     model, kinds = MODELS["gpt-oss"], {"gate": gate, "up": up, "down": down}
 
     def types(name: str) -> Kind:
@@ -186,21 +181,30 @@ def test_experts_keep_their_bits_if_gate_and_up_are_alike(
 
     path = write(tmp_path / "m.gguf", model, types)
     result = ort_aie_ep.compile(path, tmp_path / "compiled")
-    (node, *_) = [each for each in expanded(result.path).graph if each.op_type == "Q4NXMoE"]
-    if gate != up:
-        assert attribute(node, "bits", 4) == 8
-        assert result.layers
-        return
-    given = [attribute(node, each, "") for each in ("type", "down_type")]
-    assert given == [gate.lower(), down.lower()]
+    assert not result.layers
     reader = {each.name: each for each in GGUFReader(path).tensors}
+    tensors = {side: reader[f"blk.0.ffn_{side}_exps.weight"] for side in kinds}
+    values = {
+        side: quants.dequantize(each.data, each.tensor_type) for side, each in tensors.items()
+    }
+    (node, *_) = [each for each in expanded(result.path).graph if "MoE" in each.op_type]
+    inputs = [None if each is None else each.const_value for each in node.inputs]
+    if node.op_type == "MoE":
+        gate_up = np.stack([values["gate"], values["up"]], 2).reshape(inputs[2].shape)
+        np.testing.assert_array_equal(inputs[2].numpy(), gate_up)
+        np.testing.assert_array_equal(inputs[4].numpy(), values["down"])
+        quantised = ort_aie_ep.compile(path, tmp_path / "quantised", quantize="q8nx")
+        assert {name for layer in quantised.layers for name in layer.node.split(", ")} == {
+            name for name in reader if name.endswith("_exps.weight")
+        }
+        return
+    given = [attribute(node, each, "") for each in ("type", "up_type", "down_type")]
+    assert given == [gate.lower(), up.lower() if up != gate else "", down.lower()]
     for place, side in ((2, "gate"), (3, "down"), (4, "up")):
-        tensor, form = reader[f"blk.0.ffn_{side}_exps.weight"], FILE_FORMS[kinds[side].lower()]
-        values = quants.dequantize(tensor.data, tensor.tensor_type)
-        blocks = node.inputs[place].const_value.numpy()
-        for expert in range(model.shape.experts):
-            actual = form.dequantize(np.ascontiguousarray(blocks[expert]), *values.shape[1:])
-            np.testing.assert_array_equal(actual, values[expert])
+        form, (experts, *size) = FILE_FORMS[kinds[side].lower()], values[side].shape
+        for expert in range(experts):
+            blocks = np.ascontiguousarray(inputs[place].numpy()[expert])
+            np.testing.assert_array_equal(form.dequantize(blocks, *size), values[side][expert])
 
 
 @pytest.mark.parametrize(

@@ -356,19 +356,29 @@ def test_gather(form: FileForm, dtype: np.dtype[Any]) -> None:
 
 
 PLACES = {"W_gate": FC1, "W_down": FC2, "W_up": FC3}
-# Of gate and up, and of down; None for Q4NX.
-LAYERS = [("q4_k", "q6_k"), ("mxfp4", "mxfp4"), ("q3_k", "q8_0"), ("q5_0", None), (None, "q4_k")]
+# Of gate, up and down; None for Q4NX.
+LAYERS = [
+    ("q4_k", "q4_k", "q6_k"),
+    ("mxfp4", "mxfp4", "mxfp4"),
+    ("q3_k", "q4_0", "q8_0"),
+    ("q5_0", "q6_k", None),
+    (None, None, "q4_k"),
+]
 
 
-@pytest.mark.parametrize(("of_in", "of_out"), LAYERS)
+@pytest.mark.parametrize(("of_gate", "of_up", "of_down"), LAYERS)
 @pytest.mark.parametrize(("level", "rounding"), [(0, to_bf16), (4, to_int8)])
-def test_experts_of_two_forms(
-    of_in: str | None, of_out: str | None, level: int, rounding: Callable[[Array], Array]
+def test_experts_of_several_forms(
+    of_gate: str | None,
+    of_up: str | None,
+    of_down: str | None,
+    level: int,
+    rounding: Callable[[Array], Array],
 ) -> None:
     case = Experts(experts=4, hidden=512, inter=256, activation="silu", fusion=0, fc3=True)
     blocks, meant = {}, {}
     for name, (n, k) in case.shapes().items():
-        type_name = of_out if name == FC2 else of_in
+        type_name = {FC1: of_gate, FC2: of_down, FC3: of_up}[name]
         for expert in range(case.experts):
             seed = 10 * expert + int(name[-1])
             if type_name is not None:
@@ -384,7 +394,7 @@ def test_experts_of_two_forms(
     built = Built({}, {name: np.stack(each) for name, each in meant.items()}, {})
     given = {"K": case.hidden, "N": case.inter, "experts": case.experts, "top_k": case.top_k}
     given |= {"accuracy_level": level, "activation": "silu", "format": 3, "group": 32, "minima": 1}
-    types = {"type": of_in, "down_type": of_out}
+    types = {"type": of_gate, "up_type": of_up, "down_type": of_down}
     given |= {name: of for name, of in types.items() if of is not None}
     for rows in (1, 3, 70):
         feeds = feeds_of(case, rows)

@@ -38,7 +38,7 @@ from ort_aie_ep.compiler.gguf.tensors import (
 )
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.file_forms import FileForm
-from ort_aie_ep.models.builder.weights import INT4, Stored, rotary_frequencies
+from ort_aie_ep.models.builder.weights import FLOATS, INT4, Stored, rotary_frequencies
 from ort_aie_ep.models.checked_json import shown
 from ort_aie_ep.models.shapes import Shape, Yarn
 
@@ -132,10 +132,16 @@ class Model:
         notes: what of the file is not used, in sentences.
     """
 
-    def __init__(self, file: Gguf, *, q4nx_compatible: bool = False) -> None:
-        """Raises AieError for a model that cannot be built, and says why."""
+    def __init__(
+        self, file: Gguf, *, q4nx_compatible: bool = False, float_experts: bool = True
+    ) -> None:
+        """Raises AieError for a model that cannot be built, and says why.
+
+        Without `float_experts`, experts that are floats become codes of 8 bits.
+        """
         self.file = file
         self._q4nx_compatible = q4nx_compatible
+        self._float_experts = float_experts
         architecture = file.metadata.field("general.architecture").text()
         if architecture not in FAMILIES:
             raise AieError(
@@ -299,7 +305,7 @@ class Model:
     def codings(self, basename: str) -> Stored | None:
         """How the matrix of a projection is stored: see `builder.decoder.build`."""
         if ".experts." in basename:
-            return self.experts(basename).matrices[0].stored
+            return self.experts(basename).stored
         return self.matrix(basename).stored
 
     @property
@@ -320,26 +326,32 @@ class Model:
     def experts(self, basename: str) -> Experts:
         """The experts' matrices of a layer: gate_up_proj, or one of gate_proj, up_proj, down_proj.
 
-        Q4NXMoE has gate and up in one form, and down in any. QMoE's codes have no minima, so that
-        what has some is requantised.
+        Q4NXMoE has each in a form of its own; if one has floats, MoE has all in floats. QMoE's
+        codes have no minima, so that what has some is requantised.
         """
         if basename not in self._experts:
-            base = basename.rpartition(".")[0]
-            sides = [self._expert_tensors(f"{base}.{side}_proj") for side in ("gate_up", "down")]
-            in_blocks = all(isinstance(self._stored(*tensors), FileForm) for tensors in sides)
             tensors = self._expert_tensors(basename)
-            stored = self._stored(*tensors, as_codes=not in_blocks)
-            if not in_blocks and stored not in (INT4, EXACT):
+            layer = self._expert_tensors(f"{basename.rpartition('.')[0]}.gate_up_down_proj")
+            has_floats = any(self._stored(tensor) == FLOATS for tensor in layer)
+            stored = self._stored(*tensors, as_codes=has_floats)
+            if has_floats and self._float_experts:
+                stored = FLOATS
+            elif (has_floats or self._q4nx_compatible) and stored not in (INT4, EXACT):
                 stored = REQUANTISED
             rows = np.arange(math.prod(tensors[0].shape[:-1]))
             matrices = [Matrix([Part(tensor, rows)], stored) for tensor in tensors]
-            self._experts[basename] = Experts(matrices, self.shape.experts)
+            self._experts[basename] = Experts(matrices, self.shape.experts, stored)
         return self._experts[basename]
 
     def _expert_tensors(self, basename: str) -> list[Tensor]:
         shape, names = self.shape, _expert_names(basename)
-        n, k = (shape.hidden, shape.ffn) if "down" in names[0] else (shape.ffn, shape.hidden)
-        return [self._shaped(f"{name}.weight", (shape.experts, n, k)) for name in names]
+        size = (shape.ffn, shape.hidden)
+        return [
+            self._shaped(
+                f"{name}.weight", (shape.experts, *(size[::-1] if "down" in name else size))
+            )
+            for name in names
+        ]
 
     def _stored(self, *tensors: Tensor, as_codes: bool = False) -> Stored | None:
         """How tensors are stored, if all are stored alike."""

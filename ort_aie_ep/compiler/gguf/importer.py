@@ -75,9 +75,10 @@ def import_gguf(
     compatible, why = options.q4nx_compatible, ""
     if compatible is None:
         compatible, why = for_npu()
-    gguf = Model(file, q4nx_compatible=compatible)
+    gguf = Model(file, q4nx_compatible=compatible, float_experts=options.quantize is None)
     errors: dict[str, LayerError] = {}
     model = graph(gguf, errors)
+    floats = sum(node.op_type == "MoE" for node in model.graph)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = write_tokenizer(file, Path(scratch), options.gguf_pre)
         config = genai_config(gguf.shape)
@@ -103,7 +104,13 @@ def import_gguf(
             options,
             source=folder,
             files=[*tokenizer.files, Path(scratch, GENERATION_CONFIG)],
-            notes=[*_chosen(compatible, why), *gguf.notes, *tokenizer.notes, *notes],
+            notes=[
+                *_chosen(compatible, why),
+                *_float_experts(floats),
+                *gguf.notes,
+                *tokenizer.notes,
+                *notes,
+            ],
             progress=progress,
         )
 
@@ -115,6 +122,16 @@ def _chosen(compatible: bool, why: str) -> list[str]:
     if compatible:
         return [f"{why}: weights are in Q4NX and Q8NX; --no-q4nx-compatible keeps the file's bits"]
     return [f"{why}: weights keep the file's bits; for an NPU use --q4nx-compatible"]
+
+
+def _float_experts(layers: int) -> list[str]:
+    """What computes experts that are floats."""
+    if not layers:
+        return []
+    return [
+        f"in {layers} layers experts are floats, which ONNX Runtime's MoE computes in float32; "
+        "--quantize q8nx makes them codes of 8 bits"
+    ]
 
 
 def graph(gguf: Model, errors: dict[str, LayerError]) -> ir.Model:
@@ -159,6 +176,8 @@ def _tensor(weight: Weight, gguf: Model, errors: dict[str, LayerError]) -> ir.Te
         if kind == "bias":
             return ir.tensor(gguf.expert_bias(stem), name=name)
         experts = gguf.experts(stem)
+        if kind == "weight":
+            return rows(partial(experts.stacked, "floats"))
         if kind not in _FIELDS:
             return rows(experts.blocks)
         return noting(experts.matrices, partial(experts.stacked, _FIELDS[kind]))

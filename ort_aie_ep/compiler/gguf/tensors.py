@@ -342,10 +342,11 @@ class Experts:
     Attributes:
         matrices: each with the experts' rows one after the other.
         experts: how many there are.
+        stored: how each is stored; None if they are not stored alike.
     """
 
-    def __init__(self, matrices: Sequence[Matrix], experts: int) -> None:
-        self.matrices, self.experts = matrices, experts
+    def __init__(self, matrices: Sequence[Matrix], experts: int, stored: Stored | None) -> None:
+        self.matrices, self.experts, self.stored = matrices, experts, stored
 
     def blocks(self, first: int, count: int) -> Bytes:
         """Blocks of experts [first, first + count) of one matrix."""
@@ -355,11 +356,15 @@ class Experts:
         return np.stack([_packed(part.tensor, rows[first + i]) for i in range(count)])
 
     def stacked(self, field: str, first: int, count: int) -> npt.NDArray[np.generic]:
-        """A field of `Coded` of experts [first, first + count): (count, n, ...), with the rows of
-        gate and up in turn."""
+        """A field of `Coded` of experts [first, first + count), or "floats": (count, n, ...), with
+        the rows of gate and up in turn."""
         parts = []
         for matrix in self.matrices:
             rows = matrix.n // self.experts
-            values = getattr(matrix.coded(first * rows, count * rows), field)
+            at, size = first * rows, count * rows
+            if field == "floats":
+                values = floats(matrix.parts[0].tensor, slice(at, at + size))
+            else:
+                values = getattr(matrix.coded(at, size), field)
             parts.append(values.reshape(count, rows, -1))
         return np.stack(parts, axis=2).reshape(count, -1, parts[0].shape[-1])

@@ -219,55 +219,63 @@ def _gated_ffn(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
 
 def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
     """A router, and the weighted sum of the chosen experts' SwiGLU, in one node."""
-    base = f"model.layers.{layer}.moe.experts"
-    forms = [graph.stored(f"{base}.{name}") for name in ("gate_up_proj", "down_proj")]
-    if isinstance(forms[0], FileForm) and isinstance(forms[1], FileForm):
-        return _experts_in_blocks(graph, layer, x, forms[0], forms[1])
-    shape = graph.shape
+    shape, base = graph.shape, f"model.layers.{layer}.moe.experts"
+    if isinstance(graph.stored(f"{base}.down_proj"), FileForm):
+        return _experts_in_blocks(graph, layer, x)
     # Each token adds experts with weights that sum to one.
     gain = _branch_gain(shape) * math.sqrt(shape.experts_per_token)
-    *weights, gate_up_points, down_points = graph.experts(base, gain)
-    bits = [graph.coding(f"{base}.{name}").bits for name in ("gate_up_proj", "down_proj")]
+    weights = graph.experts(base, gain)
+    codings = [graph.coding(f"{base}.{name}") for name in ("gate_up_proj", "down_proj")]
+    op_type, quantised = "MoE", Attributes()
+    if not codings[0].is_float:
+        op_type = "QMoE"
+        quantised = {"block_size": graph.block, "expert_weight_bits": codings[0].bits}
+        if codings[1].bits != codings[0].bits:
+            quantised["fc2_expert_weight_bits"] = codings[1].bits
+        # The third matrix of each expert is left out, but keeps its positions.
+        weights = [*weights[:-2], *[None] * 3, *weights[-2:], None]
     probabilities = _router(graph, layer, x)
     # SwiGLU is gate · sigmoid(alpha · gate) · (up + beta).
     swiglu = {"activation_alpha": 1.0, "activation_beta": 0.0}
     if shape.family == "gptoss":
         swiglu = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0}
     return graph.op(
-        "QMoE",
-        # The third matrix of each expert is left out, but keeps its positions.
-        [x, probabilities, *weights, *[None] * 3, gate_up_points, down_points, None],
-        f"/model/layers.{layer}/moe/QMoE",
+        op_type,
+        [x, probabilities, *weights],
+        f"/model/layers.{layer}/moe/{op_type}",
         graph.hidden(),
         ir.DataType.FLOAT,
         MICROSOFT,
         activation_type="swiglu",
-        block_size=graph.block,
-        expert_weight_bits=bits[0],
         k=shape.experts_per_token,
         normalize_routing_weights=1,
         swiglu_fusion=1,
         use_sparse_mixer=0,
-        **({"fc2_expert_weight_bits": bits[1]} if bits[1] != bits[0] else {}),
+        **quantised,
         **swiglu,
     )
 
 
-def _experts_in_blocks(
-    graph: Graph, layer: int, x: ir.Value, form: FileForm, down: FileForm
-) -> ir.Value:
-    """The same as Q4NXMoE; `form` is that of gate and up."""
-    shape = graph.shape
-    weights = graph.expert_blocks(f"model.layers.{layer}.moe.experts", form, down)
+def _experts_in_blocks(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
+    """The same as Q4NXMoE."""
+    shape, base = graph.shape, f"model.layers.{layer}.moe.experts"
+    forms: dict[str, FileForm] = {}
+    for side in ("gate", "up", "down"):
+        form = graph.stored(f"{base}.{side}_proj")
+        assert isinstance(form, FileForm), base
+        forms[side] = form
+    weights = graph.expert_blocks(base, forms)
     given: Attributes = {
         "K": shape.hidden,
         "N": shape.ffn,
         "experts": shape.experts,
         "top_k": shape.experts_per_token,
-        "down_type": down.name,
+        "down_type": forms["down"].name,
         "activation": "silu",
-        **form.attributes(),
+        **forms["gate"].attributes(),
     }
+    if forms["up"] != forms["gate"]:
+        given["up_type"] = forms["up"].name
     if shape.family == "gptoss":
         given |= {"activation": "swiglu", "alpha": 1.702, "beta": 1.0, "limit": 7.0}
     path = f"/model/layers.{layer}/moe/Q4NXMoE"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -32,7 +32,8 @@ _BIAS_DEVIATION = 0.02
 
 Codings = Callable[[str], Stored | None]
 """How the matrix of a projection is stored, by the projection's name, such as
-"model.layers.0.attn.qkv_proj"; None for one that is three: q_proj, k_proj and v_proj."""
+"model.layers.0.attn.qkv_proj"; None for one that is three, q_proj, k_proj and v_proj, or two,
+gate_proj and up_proj."""
 
 
 class Graph:
@@ -167,13 +168,13 @@ class Graph:
         weight = Weight(f"{stem}_{form.name}", ir.DataType.UINT8, shape, code_rows(shape[1:]))
         return self.weight(weight, last=True)
 
-    def expert_blocks(self, base: str, form: FileForm, down: FileForm) -> list[ir.Value]:
+    def expert_blocks(self, base: str, forms: Mapping[str, FileForm]) -> list[ir.Value]:
         """Q4NXMoE's W_gate, W_down and W_up, and their biases in families that have them."""
         experts, wide, hidden = self.shape.experts, self.shape.ffn, self.shape.hidden
+        sizes = {"gate": (wide, hidden), "down": (hidden, wide), "up": (wide, hidden)}
         inputs = [
-            self.blocks(f"{base}.gate_proj.weight", form, experts, wide, hidden),
-            self.blocks(f"{base}.down_proj.weight", down, experts, hidden, wide),
-            self.blocks(f"{base}.up_proj.weight", form, experts, wide, hidden),
+            self.blocks(f"{base}.{side}_proj.weight", forms[side], experts, *size)
+            for side, size in sizes.items()
         ]
         if self.shape.family == "gptoss":
             for name, n in (("gate_proj", wide), ("up_proj", wide), ("down_proj", hidden)):
@@ -219,12 +220,12 @@ class Graph:
         return tuple(self.weight(part, last=True) for part in parts)
 
     def experts(self, base: str, gain: float) -> list[ir.Value | None]:
-        """QMoE's inputs for gate and up in turn, then for down.
+        """QMoE's inputs for gate and up in turn, then for down; or MoE's, of floats.
 
         Each has codes (experts, n, k · bits/8) uint8, scales (experts, n, k/block) and biases
         (experts, n) float32; then come zero points (experts, n, k/block) uint8, or None, of each.
-        The builder quantises experts when it reads them, and gives those without biases zeros.
-        `gain` is that of down.
+        Floats are (experts, n, k) float32, with biases. The builder quantises experts when it reads
+        them, and gives those without biases zeros. `gain` is that of down.
         """
         shape = self.shape
         deviation = _BIAS_DEVIATION if shape.family == "gptoss" else 0.0
@@ -236,8 +237,18 @@ class Graph:
             ("gate_up_proj", 2 * shape.ffn, shape.hidden, 1.0),
             ("down_proj", shape.hidden, shape.ffn, gain),
         )
+
+        def bias(name: str, n: int) -> ir.Value:
+            return stack(f"{name}.bias", ir.DataType.FLOAT, (n,), normal_rows((n,), 0.0, deviation))
+
         codings = [self.coding(f"{base}.{name}") for name, *_ in sizes]
-        codes, scales, biases = [], [], []
+        if codings[0].is_float:
+            inputs: list[ir.Value | None] = []
+            for name, n, k, size in sizes:
+                fill = normal_rows((n, k), 0.0, size / math.sqrt(k))
+                inputs += [stack(f"{name}.weight", ir.DataType.FLOAT, (n, k), fill), bias(name, n)]
+            return inputs
+        codes, scales = [], []
         zero_points: list[ir.Value | None] = []
         for (name, n, k, _), coding in zip(sizes, codings, strict=True):
             columns = (n, k * coding.bits // 8)
@@ -246,16 +257,14 @@ class Graph:
             columns = (n, k // self.block)
             fill = scale_rows(columns, k, size)
             scales.append(stack(f"{name}.scales", ir.DataType.FLOAT, columns, fill))
-        for name, n, _, _ in sizes:
-            fill = normal_rows((n,), 0.0, deviation)
-            biases.append(stack(f"{name}.bias", ir.DataType.FLOAT, (n,), fill))
+        biases = [bias(name, n) for name, n, _, _ in sizes]
         for (name, n, k, _), coding in zip(sizes, codings, strict=True):
             columns, points = (n, k // self.block), coding.zero_points
             zero_points.append(
                 None if points is None else stack(f"{name}.zp", points, columns, code_rows(columns))
             )
-        inputs = zip(codes, scales, biases, strict=True)
-        return [*(value for each in inputs for value in each), *zero_points]
+        each = zip(codes, scales, biases, strict=True)
+        return [*(value for inputs in each for value in inputs), *zero_points]
 
     def float_matrix(self, basename: str, n: int, k: int, gain: float) -> ir.Value:
         """The (k, n) float32 weights of an (n, k) matrix."""

@@ -5,9 +5,11 @@
 // does not change the sum.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "ops/routing.h"
 #include "targets/host/host_target.h"
+#include "targets/host/projection_rows.h"
 #include "targets/host/scratch.h"
 #include "targets/host/streamed_rows.h"
 #include "targets/host/work.h"
@@ -52,10 +54,44 @@ void Store(const MoEStep& step, const Kernels& kernels, int64_t row, int64_t n0,
   FromFloat(kernels, step.type, sum, n, Advance(step.y, step.type, row * step.hidden + n0));
 }
 
-// The first projection of each expert, with its activation: h (pairs, inter).
-void StreamIn(const MoEStep& step, const ExpertRows& rows, float* h, const Kernels& kernels,
-              const ThreadPool& threads) {
-  MatMulStep all = StepsOfExpert(step, 0, rows.pairs(), nullptr, nullptr, nullptr).in;
+// Gate and up are one projection, with the activation, if they have one form; else two without it.
+enum class Part { kBoth, kGate, kUp };
+
+MatMulStep InOf(const MoEStep& step, Part part, int64_t expert, int64_t rows, const float* x,
+                float* h) {
+  MatMulStep in = StepsOfExpert(step, expert, rows, x, h, nullptr).in;
+  if (part == Part::kBoth) return in;
+  if (part == Part::kUp) {
+    in.weights = in.up_weights;
+    in.bias = in.up_bias;
+    in.form = step.up_form;
+  }
+  in.up_weights = nullptr;
+  in.up_bias = nullptr;
+  in.activation = Activation::kNone;
+  return in;
+}
+
+// h (rows, inter), by project(part, result).
+template <typename Project>
+void ProjectIn(const MoEStep& step, int64_t rows, float* h, const Kernels& kernels,
+               const ThreadPool& threads, const Project& project) {
+  if (step.up_form == step.form) return project(Part::kBoth, h);
+  float* up = Scratch<float>(Purpose::kExpertUp, rows * step.inter);
+  project(Part::kGate, h);
+  project(Part::kUp, up);
+  MatMulStep rest = InOf(step, Part::kBoth, 0, rows, nullptr, h);
+  rest.bias = rest.up_bias = nullptr;  // already added
+  threads.ParallelFor(rows, PassNs(step.inter), [&](int64_t row) {
+    const int64_t first = row * step.inter;
+    StoreResults(rest, kernels, row, 0, step.inter, h + first, up + first);
+  });
+}
+
+// The first projection of each expert, or a part of it: h (pairs, inter).
+void StreamIn(const MoEStep& step, const ExpertRows& rows, Part part, float* h,
+              const Kernels& kernels, const ThreadPool& threads) {
+  MatMulStep all = InOf(step, part, 0, rows.pairs(), nullptr, nullptr);
   all.a = step.x;
   all.type = step.type;
   // One row is prepared once for all its experts. Of several rows, each expert gets a copy of those
@@ -63,7 +99,7 @@ void StreamIn(const MoEStep& step, const ExpertRows& rows, float* h, const Kerne
   const bool shared = rows.count == 1;
   const int64_t prepared = shared ? 1 : rows.pairs();
   StreamedRows x(all, prepared, kernels);
-  const int64_t padded = PaddedCols(step.hidden, step.form);
+  const int64_t padded = PaddedCols(step.hidden, all.form);
   threads.ParallelFor(prepared, PassNs(padded), [&](int64_t pair) {
     const int64_t row = rows.begin + (shared ? 0 : rows.row(pair));
     x.Prepare(pair, LoadPadded(all, kernels, nullptr, row, Scratch<float>(Purpose::kRow, padded)));
@@ -76,8 +112,7 @@ void StreamIn(const MoEStep& step, const ExpertRows& rows, float* h, const Kerne
   threads.ParallelFor(used * bands, [&](int64_t task) {
     const int32_t expert = rows.routing.used[static_cast<size_t>(task / bands)];
     const int64_t first = rows.first(expert), count = rows.routing.RowsOf(expert);
-    const MatMulStep in =
-        StepsOfExpert(step, expert, count, nullptr, h + first * step.inter, nullptr).in;
+    const MatMulStep in = InOf(step, part, expert, count, nullptr, h + first * step.inter);
     const int64_t block = task % bands * band;
     StreamBand(in, kernels, block, std::min(band, row_blocks - block),
                [&](const uint8_t* blocks, float* y, int64_t ldy) {
@@ -144,9 +179,10 @@ void OneByOne(const MoEStep& step, const ExpertRows& rows, const Kernels& kernel
       ToFloat(kernels, step.type, Advance(step.x, step.type, row * step.hidden), step.hidden,
               x + i * step.hidden);
     });
-    const ExpertSteps steps = StepsOfExpert(step, expert, count, x, h, y);
-    RunMatMul(steps.in, kernels, threads);
-    RunMatMul(steps.out, kernels, threads);
+    ProjectIn(step, count, h, kernels, threads, [&](Part part, float* to) {
+      RunMatMul(InOf(step, part, expert, count, x, to), kernels, threads);
+    });
+    RunMatMul(StepsOfExpert(step, expert, count, x, h, y).out, kernels, threads);
     threads.ParallelFor(count, SumNs(step.hidden), [&](int64_t i) {
       AddWeighted(y + i * step.hidden, rows.weight(first + i), step.hidden,
                   sums + rows.row(first + i) * step.hidden);
@@ -160,8 +196,10 @@ void OneByOne(const MoEStep& step, const ExpertRows& rows, const Kernels& kernel
 }  // namespace
 
 void RunMoE(const MoEStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const int64_t most = std::min(MostStreamedRows(kernels, step.form, step.numerics),
-                                MostStreamedRows(kernels, step.down_form, step.numerics));
+  int64_t most = std::numeric_limits<int64_t>::max();
+  for (const WeightForm& form : {step.form, step.up_form, step.down_form}) {
+    most = std::min(most, MostStreamedRows(kernels, form, step.numerics));
+  }
   const int64_t chunk = ChunkTokens(step.prompt_chunk, 1, 1);
   for (int64_t begin = 0; begin < step.rows; begin += chunk) {
     const int64_t count = std::min(chunk, step.rows - begin);
@@ -173,7 +211,8 @@ void RunMoE(const MoEStep& step, const Kernels& kernels, const ThreadPool& threa
       continue;
     }
     float* h = Scratch<float>(Purpose::kExpertHidden, rows.pairs() * step.inter);
-    StreamIn(step, rows, h, kernels, threads);
+    ProjectIn(step, rows.pairs(), h, kernels, threads,
+              [&](Part part, float* to) { StreamIn(step, rows, part, to, kernels, threads); });
     StreamOut(step, rows, h, kernels, threads);
   }
 }

@@ -24,6 +24,7 @@ enum class Purpose {
   kRouterWeights,
   kExpertRows,    // rows in the order of experts
   kExpertHidden,  // results of the experts' first projections
+  kExpertUp,      // those of `up`, if it is a projection of its own
   kExpertResults,
   kOperand,  // shared by all rows or all elements
   kCodeSums,
