@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 import ort_aie_ep
 from ort_aie_ep.compiler.calibration import CacheReport, calibrate, purpose
-from ort_aie_ep.compiler.integrity import REPORT, hashes
 from ort_aie_ep.compiler.options import GraphOptions
 from ort_aie_ep.compiler.reading import Text, read_windows
 from ort_aie_ep.disk import require_room
@@ -47,6 +46,7 @@ from ort_aie_ep.models.folder import (
     section,
     why_not_carried,
 )
+from ort_aie_ep.models.integrity import REPORT, hashes
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.runtime.opening import check_opens, check_runtime
 
