@@ -457,6 +457,8 @@ def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -
         decoder["session_options"] = {}
     # Sections without their own options use the decoder's.
     _name_library(decoder, "decoder", stub.name)
+    # The output that genai gives for a prompt has all rows, and it reads the last.
+    decoder["session_options"].setdefault("ort_aie.prompt_logits", "last")
     for part, role in file_sections(config["model"]):
         # Bytes of the source's data files, which genai would use in place of compiled weights.
         part.pop("shared_initializers", None)
