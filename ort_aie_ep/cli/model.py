@@ -84,13 +84,13 @@ def opened(
     Raises:
         AieError: there is no model, it has no tokenizer, or --draft is missing.
     """
-    from ort_aie_ep.models.tokenizer import require_tokenizer
+    from ort_aie_ep.models.tokenizer import has_tokenizer, require_tokenizer
     from ort_aie_ep.running.next_step import why_not_text
     from ort_aie_ep.runtime.sessions import inspect
 
     with ExitStack() as models:
         model = inspect(models.enter_context(ready(given, target=target)))
-        if not why_not_text(model.folder):
+        if not has_tokenizer(model.folder) and not why_not_text(model.folder):
             require_tokenizer(model.folder, given)
         if not model.compiled:
             console.note(f"{given} is not compiled, so it runs on ONNX Runtime's CPU EP alone")

@@ -121,7 +121,7 @@ def compile_command(
 
 def tell(result: CompileResult, *baseline: object) -> None:
     """Prints what was written, and what to type next: `run`, or `bench` with `baseline`."""
-    from ort_aie_ep.compiler.integrity import REPORT
+    from ort_aie_ep.models.integrity import REPORT
     from ort_aie_ep.models.tokenizer import has_tokenizer
     from ort_aie_ep.running.next_step import lines, why_not_text
     from ort_aie_ep.running.templates import find_template

@@ -17,12 +17,12 @@ from ort_aie_ep.cli.console import environment
 from ort_aie_ep.cli.progress import amount
 from ort_aie_ep.compiler.cache_entries import Entry
 from ort_aie_ep.compiler.calibration import CacheReport
-from ort_aie_ep.compiler.integrity import CheckedFile
 from ort_aie_ep.explain.doctor import Diagnosis
 from ort_aie_ep.explain.explain import CLAIMS, CPU_EP, OURS, Explanation, NodeFate
 from ort_aie_ep.explain.tune import Tuning
 from ort_aie_ep.graph_passes import Divider, LayerError, NodeOutcome, PlanSteps
 from ort_aie_ep.machine import Finding
+from ort_aie_ep.models.integrity import CheckedFile
 from ort_aie_ep.models.shapes import Shape
 from ort_aie_ep.tools.bench.accuracy import AccuracyReport
 from ort_aie_ep.tools.bench.agreement import Agreement

@@ -41,6 +41,7 @@ from ort_aie_ep.formats.kv_codes import BITS
 from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import blake2b, file_hash, write_json
 from ort_aie_ep.models.folder import is_gguf
+from ort_aie_ep.models.integrity import is_as_compiled
 from ort_aie_ep.models.tokenizer import TOKENIZER
 from ort_aie_ep.progress import Count, Progress
 
@@ -268,7 +269,9 @@ def _read_source(index: Path, given: Source, progress: Progress | None) -> _Sour
 
 
 def _onnx_data(model: Path) -> tuple[bool, set[str]]:
-    """Whether an .onnx file is compiled, and the names of its external data files."""
+    """Whether an .onnx file is compiled, and, if not, the names of its external data files."""
+    if is_as_compiled(model):
+        return True, set()
     # Imported here: reopening does not need onnx_ir, whose import takes longer than all the rest.
     from ort_aie_ep.models.onnx_file import external_files, is_compiled, load_model
 

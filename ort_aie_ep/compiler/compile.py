@@ -17,7 +17,6 @@ from ort_aie_ep.compiler.compiled_folder import (
     data_file,
     write_folder,
 )
-from ort_aie_ep.compiler.integrity import REPORT
 from ort_aie_ep.compiler.options import CompileOptions, GraphOptions
 from ort_aie_ep.compiler.quantising import VISION, Choice, choose
 from ort_aie_ep.errors import AieError
@@ -29,6 +28,7 @@ from ort_aie_ep.models.folder import (
     is_gguf,
     other_models,
 )
+from ort_aie_ep.models.integrity import REPORT
 from ort_aie_ep.models.onnx_file import external_files, load_model
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.requirements import require

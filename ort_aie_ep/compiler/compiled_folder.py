@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 import ort_aie_ep
 from ort_aie_ep.compiler.calibration import CacheReport, calibrate, purpose
-from ort_aie_ep.compiler.integrity import REPORT, hashes
 from ort_aie_ep.compiler.options import GraphOptions
 from ort_aie_ep.compiler.reading import Text, read_windows
 from ort_aie_ep.disk import require_room
@@ -47,6 +46,7 @@ from ort_aie_ep.models.folder import (
     section,
     why_not_carried,
 )
+from ort_aie_ep.models.integrity import REPORT, hashes
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.runtime.opening import check_opens, check_runtime
 
@@ -457,6 +457,8 @@ def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -
         decoder["session_options"] = {}
     # Sections without their own options use the decoder's.
     _name_library(decoder, "decoder", stub.name)
+    # The output that genai gives for a prompt has all rows, and it reads the last.
+    decoder["session_options"].setdefault("ort_aie.prompt_logits", "last")
     for part, role in file_sections(config["model"]):
         # Bytes of the source's data files, which genai would use in place of compiled weights.
         part.pop("shared_initializers", None)

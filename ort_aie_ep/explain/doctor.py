@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 import ort_aie_ep
-from ort_aie_ep.compiler.integrity import CheckedFile, check_files
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.pages import weight_pages
 from ort_aie_ep.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
+from ort_aie_ep.models.integrity import CheckedFile, check_files
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.requirements import RUNTIME, SERVER, install_line, runtime_version
 from ort_aie_ep.runtime.core_library import xrt_library

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.models.integrity import is_as_compiled
 from ort_aie_ep.models.interface import TYPES
 
 if TYPE_CHECKING:
@@ -100,10 +101,12 @@ def inspect(path: Path) -> Model:
     Raises:
         AieError: there is no model, or it is damaged.
     """
-    # Opening a session does not need onnx_ir, which takes longer to import than all the rest.
+    folder = find_model(path)
+    if is_as_compiled(folder.model):
+        return Model(folder, True)
+    # What is compiled does not need onnx_ir, which takes longer to import than all the rest.
     from ort_aie_ep.models.onnx_file import is_compiled, load_model
 
-    folder = find_model(path)
     return Model(folder, is_compiled(load_model(folder.model)))
 
 

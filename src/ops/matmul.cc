@@ -28,6 +28,7 @@
 // Attributes: those of Q4NXMatMul or of GEMM, and activation ("silu" or "gelu_tanh"). The result of
 // each product stays in float32 until Y is stored.
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -40,6 +41,9 @@ namespace ort_aie {
 namespace {
 
 constexpr int64_t kMostFeatures = std::numeric_limits<int64_t>::max() / 4;
+// With prompt_logits=last, calls of more tokens have logits of so many. onnxruntime-genai reads
+// those of the last token that is not padding, and all where it verifies up to 16 drafts.
+constexpr int64_t kLastLogits = 32;
 
 Activation GatingFunction(const std::string& name) {
   if (name == "silu") return Activation::kSilu;
@@ -69,6 +73,7 @@ class Projection final : public Op {
 
   Projection(const NodeInfo& info, const Options& options, bool bf16, bool gated)
       : prompt_chunk_(options.prompt_chunk),
+        last_logits_(options.last_logits),
         norm_epsilon_(info.Float("norm_epsilon", 0)),
         logits_(info.Int("logits", 0) == 1) {
     WeightAttributes attributes = ReadWeightAttributes(info);
@@ -112,16 +117,23 @@ class Projection final : public Op {
       RequireTensor("skip", skip, a.type, a.shape);
     }
     if (rows == 0) return;
+    const int64_t unread = last_logits_ && LogitsToKeep() == 0 && Chooses(a)
+                               ? std::max<int64_t>(0, rows - kLastLogits)
+                               : 0;
+    for (int64_t row = 0; row < unread; ++row) {
+      // NaN shows in whatever is computed from the row. All bits set are NaN in each type.
+      std::memset(Advance(buffers[0], a.type, row * weights_.n), 0xff, SizeOf(a.type));
+    }
     auto& step = std::get<MatMulStep>(plan.steps.emplace_back(MatMulStep{}));
     step.weights = weights_.blocks;
     step.form = weights_.form;
-    step.rows = rows;
+    step.rows = rows - unread;
     step.k = weights_.k;
     step.n = weights_.n;
-    const int64_t before = all - rows;  // rows that do not count
+    const int64_t before = all - step.rows;  // rows that do not count
     step.a = Advance(a.data, a.type, before * weights_.k);
     step.bias = biased ? inputs[kBias].data : nullptr;
-    step.y = buffers[0];
+    step.y = Advance(buffers[0], a.type, unread * weights_.n);
     step.type = a.type;
     step.numerics = numerics_;
     step.symmetric = symmetric_;
@@ -149,6 +161,7 @@ class Projection final : public Op {
   Activation activation_ = Activation::kNone;
   Numerics numerics_ = Numerics::kBf16;
   int64_t prompt_chunk_;
+  bool last_logits_;
   bool symmetric_ = false;
   float norm_epsilon_;
   bool logits_;

@@ -13,6 +13,7 @@ struct Options {
   NumericsOption numerics = NumericsOption::kAuto;
   bool has_int8 = true;      // whether the target has it
   int64_t prompt_chunk = 0;  // tokens; 0: the target chooses
+  bool last_logits = false;  // of a prompt's last tokens alone
 
   // auto follows the node's accuracy_level: int8 only if the model allows it (4), and only on the
   // host, because no other target has it.

@@ -21,8 +21,9 @@
 namespace ort_aie {
 namespace {
 
-constexpr std::array kNames = {"target",       "numerics",  "on_device_error", "log", "overlays",
-                               "prompt_chunk", "stoppable", "weights",         "tune"};
+constexpr std::array kNames = {"target",   "numerics",     "on_device_error", "log",
+                               "overlays", "prompt_chunk", "prompt_logits",   "stoppable",
+                               "weights",  "tune"};
 
 // How many letters are added, left out or changed between two names.
 size_t Distance(std::string_view a, std::string_view b) {
@@ -126,6 +127,7 @@ SessionOptions ReadOptions(const Settings& settings, const void* session) {
   if (numerics == "bf16") options.numerics = NumericsOption::kBf16;
   if (numerics == "int8") options.numerics = NumericsOption::kInt8;
   options.prompt_chunk = ReadCount(settings, "prompt_chunk");
+  options.last_logits = ReadChoice(settings, "prompt_logits", {"all", "last"}) == "last";
   const std::string target = ReadChoice(settings, "target", {"auto", "host", "xrt", "sim"});
   const NpuOptions npu = {ReadChoice(settings, "on_device_error", {"host", "raise"}),
                           ReadChoice(settings, "log", {"warning", "quiet", "trace"}),

@@ -8,6 +8,7 @@
 //   overlays         folders with design packages, separated by :
 //   prompt_chunk     about how many tokens of a prompt an operator processes at a time; each rounds
 //                    to a number that suits its kernels
+//   prompt_logits    all, last (a prompt's output has all rows, but only the last ones get logits)
 //   stoppable        no, yes (the execution provider makes a node of each layer on the host, so
 //                    that ONNX Runtime can end a run between layers)
 //   weights          on the host: auto (mapped, in pages of 2 MB where the system has them), mapped

@@ -161,6 +161,23 @@ def check(model: Any, generator: Any, turns: list[list[int]]) -> None:
     assert same >= 0.9 * NEW
 
 
+def test_a_prompts_logits_that_genai_does_not_read_are_not_computed(door: Door) -> None:
+    """It reads those of the last token that is not padding: token 0 is."""
+    texts, rows = [], []
+    for which in ("all", "last"):
+        options = {"session_options": {"ort_aie.prompt_logits": which}}
+        model = door.model(model={"decoder": options})
+        for padding in (0, 5):
+            generator = start(model)
+            generator.append_tokens(door.prompt + [0] * padding)
+            rows.append(np.array(generator.get_output("logits"), np.float32)[0])
+            texts.append(write(generator, 8))
+    assert texts[:2] == texts[2:]
+    for whole, last in zip(rows[:2], rows[2:], strict=True):
+        assert np.isnan(last[:-32, 0]).all()
+        np.testing.assert_allclose(last[-32:], whole[-32:], atol=SAME, rtol=0)
+
+
 N_GRAMS = {"ngram_size": 3, "max_draft_tokens": 4}
 
 
@@ -327,16 +344,24 @@ def test_a_batch_is_rewound_to_its_beginning(door: Door) -> None:
 
 
 def run_turn(engine: Any, request: Any, tokens: list[int], count: int) -> tuple[int, list[int]]:
-    """A turn's number, and its tokens."""
+    """A turn's number, and its tokens. An engine without a paged cache, for which ONNX Runtime has
+    no operator on CPUs, neither shares prompts nor verifies drafts."""
     options = og.TurnOptions(request)
     options.set_do_sample(False)
     options.set_max_generated_tokens(count)
-    options.set_min_generated_tokens(count)
     turn = request.begin_turn(np.array(tokens, np.int32), options)
     buffer, text = engine.create_event_buffer(8), []
     while engine.has_pending_requests():
         token = og.EngineEventFlags.TOKEN.value
-        text += [event.token for event in engine.run(buffer) if event.flags.value & token]
+        for event in engine.run(buffer):
+            text += [event.token] if event.flags.value & token else []
+            if event.flags.value & og.EngineEventFlags.TURN_FINISHED.value:
+                usage = event.usage
+                told = usage.prompt_tokens, usage.cached_prompt_tokens, usage.generated_tokens
+                assert told == (len(tokens), 0, count)
+        if len(text) == 1:
+            with pytest.raises(RuntimeError, match="does not support speculative draft"):
+                request.set_draft_tokens(np.array(tokens[:2], np.int32))
     return turn, text
 
 

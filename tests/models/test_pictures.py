@@ -5,6 +5,7 @@ lab/make_picture_model.py wrote the folder, and what transformers computes of it
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -54,7 +55,10 @@ def described(
     """Token ids, the logits of every token of the prompt, and those of the last before each of
     `count` new ones."""
     og = pytest.importorskip("onnxruntime_genai")
-    model = og.Model(str(folder))
+    config = og.Config(str(folder))
+    options = {"ort_aie.prompt_logits": "all"}
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
+    model = og.Model(config)
     processor = model.create_multimodal_processor()
     images = og.Images.open(*(str(SOURCE / f"{name}.png") for name in pictures))
     inputs = processor(prompt, images=images)

@@ -78,6 +78,7 @@ def test_session_config_outranks_the_environment(monkeypatch: pytest.MonkeyPatch
         ),
         ("log", "loud", "ort_aie.log=loud is unknown; expected warning, quiet or trace"),
         ("weights", "huge", "ort_aie.weights=huge is unknown; expected auto, mapped or copied"),
+        ("prompt_logits", "first", "ort_aie.prompt_logits=first is unknown; expected all or last"),
         ("tune", "no", "ort_aie.tune=no is unknown; expected on or off"),
         ("prompt_chunk", "0", "ort_aie.prompt_chunk=0 is not a number of tokens; expected 1 to"),
         ("prompt_chunk", "-1", "ort_aie.prompt_chunk=-1 is not a number of tokens"),

@@ -22,8 +22,8 @@ import ort_aie_ep
 from ort_aie_ep import AieError
 from ort_aie_ep.cli.tables import explanation_table, outcomes_table, plans_line
 from ort_aie_ep.compiler.compiled_folder import CompileResult
-from ort_aie_ep.compiler.integrity import REPORT
 from ort_aie_ep.explain.explain import explain
+from ort_aie_ep.models.integrity import REPORT
 
 Array = npt.NDArray[Any]
 DATA = Path(__file__).parent.parent / "data"

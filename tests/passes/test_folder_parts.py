@@ -137,7 +137,9 @@ def test_parts_that_genai_names_are_compiled_and_get_the_library(tmp_path: Path)
         assert_computes_the_same(source, tmp_path / "compiled", f"{name}.onnx")
     model = json.loads((tmp_path / "compiled" / "genai_config.json").read_text())["model"]
     library = "libort_aie_ep_stub.so"
-    assert model["decoder"]["session_options"] == {"custom_ops_library": library}
+    assert model["decoder"]["session_options"] == {
+        "custom_ops_library": library, "ort_aie.prompt_logits": "last",
+    }  # fmt: skip
     # genai gives a section only its own options, or the decoder's if it has none.
     assert model["encoder"]["session_options"] == {"log_id": "e", "custom_ops_library": library}
     assert "session_options" not in model["embedding"]

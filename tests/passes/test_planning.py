@@ -25,7 +25,6 @@ from text_host import Host
 
 import ort_aie_ep
 from ort_aie_ep.cli.tables import plans_line
-from ort_aie_ep.compiler.integrity import REPORT
 from ort_aie_ep.explain import explain as explaining
 from ort_aie_ep.explain.explain import explain
 from ort_aie_ep.explain.overlays import Overlays, packages
@@ -34,6 +33,7 @@ from ort_aie_ep.graph_passes import plan as make_plans
 from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.plans import PLAN
 from ort_aie_ep.machine import Finding
+from ort_aie_ep.models.integrity import REPORT
 
 Array = npt.NDArray[Any]
 LENGTHS = (40, 1, 1, 9, 1)  # a prompt, tokens, a turn on a filled cache, a token

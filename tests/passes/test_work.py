@@ -17,9 +17,9 @@ from op_models import model_of, onnx_tensor
 
 import ort_aie_ep
 from ort_aie_ep.cli.tables import explanation_table, outcomes_table, share_line
-from ort_aie_ep.compiler.integrity import REPORT
 from ort_aie_ep.explain.explain import explain
 from ort_aie_ep.graph_passes.work import Work, work_of
+from ort_aie_ep.models.integrity import REPORT
 
 K, EXPERTS, TOP = 64, 8, 2
 

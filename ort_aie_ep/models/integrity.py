@@ -49,6 +49,19 @@ def hashes(folder: Path, names: Iterable[str]) -> dict[str, Any]:
     }
 
 
+def is_as_compiled(model: Path) -> bool:
+    """Whether an .onnx file and what lies beside it have the sizes that `compile` wrote: then the
+    file is a compiled one, which takes longest to find out from its graph."""
+    try:
+        files = dict(read_json(model.parent / REPORT).field(_FILES).members())
+        return model.name in files and all(
+            (model.parent / name).stat().st_size == file.field("bytes").integer(0)
+            for name, file in files.items()
+        )
+    except (AieError, OSError):
+        return False
+
+
 def check_files(path: Path, progress: Progress | None = None) -> tuple[CheckedFile, ...]:
     """Compares the files of a compiled folder, or of a compiled .onnx file's, with its report.
 
