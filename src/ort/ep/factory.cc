@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/error.h"
 #include "ort/ep/ep.h"
 #include "targets/loader.h"
 
@@ -38,11 +39,18 @@ Ep* MakeEp(const RuntimeApi& runtime, const OrtSessionOptions* options, const Or
     const auto found = entries.find(key);
     return found != entries.end() ? found->second : "";
   };
+  // ONNX Runtime checks the mode since 1.31; 1.29 and 1.30 have only the other entry.
+  std::string weightless = entry("ep.enable_weightless_mode");
+  if (weightless.empty()) weightless = entry("ep.enable_weightless");
+  Require(weightless.empty() || weightless == "0" || weightless == "1",
+          "ep.enable_weightless_mode=", weightless,
+          ": expected 0 or 1; a context model can refer to data files, and holds what is in the "
+          "source's own file");
   Settings settings = StartingWith(kPrefix, entries);
   settings.merge(StartingWith(kOptionPrefix, entries));  // the provider's own win
   const ContextOptions context = {
       entry("ep.context_enable") == "1", entry("ep.context_embed_mode") == "1",
-      entry("session.compile_only") == "1", entry("ep.context_file_path")};
+      entry("session.compile_only") == "1", entry("ep.context_file_path"), weightless == "1"};
   return new Ep(runtime, logger, std::move(settings), context, Overrides(runtime.api, options));
 }
 
@@ -118,6 +126,9 @@ void Factory::FindDevices(const OrtHardwareDevice* const* devices, size_t count,
     const bool xrt = npu != nullptr && IsInstalled(NpuLibrary::kXrt);
     api->AddKeyValuePair(raw, "target", xrt ? "xrt" : "host");
     api->AddKeyValuePair(raw, "kernels", HostIsa());
+    for (const char* key : {"weightless_supported_modes", "weightless_support"}) {
+      api->AddKeyValuePair(raw, key, kWeightlessModes);  // since 1.31; before
+    }
     if (npu != nullptr) {
       api->AddKeyValuePair(raw, "npu", npu);
       if (!xrt) api->AddKeyValuePair(raw, "why_not_npu", "this build has no xrt target");
