@@ -161,6 +161,14 @@ void Ep::Log(OrtLoggingLevel level, const std::string& message) const {
 void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
   const OrtApi* api = runtime_.api;
   ReadGraph read = Read(api, graph);
+  // ONNX Runtime refuses all of a region of which one node belongs to another provider.
+  for (size_t i = 0; i < read.nodes.size(); ++i) {
+    const char* provider = nullptr;
+    Check(api, api->Node_GetEpName(read.nodes[i], &provider));
+    if (provider != nullptr && *provider != '\0' && provider != std::string_view(kName)) {
+      read.graph.nodes[i].op_type.clear();
+    }
+  }
   if (context_.enable && why_no_context_.empty()) why_no_context_ = WhyNoContext(runtime_, read);
   const auto claim = [&](const std::vector<const OrtNode*>& nodes, bool drop_constants) {
     OrtNodeFusionOptions options{};

@@ -74,10 +74,16 @@ Factory::Factory(const RuntimeApi& runtime, OrtCustomOpDomain* domain)
                               const OrtKeyValuePairs* const*, size_t,
                               const OrtSessionOptions* options, const OrtLogger* logger,
                               OrtEp** ep) noexcept -> OrtStatus* {
-    const auto* factory = static_cast<const Factory*>(self);
-    return Guard(factory->runtime_.api, [&] { *ep = MakeEp(factory->runtime_, options, logger); });
+    auto* factory = static_cast<Factory*>(self);
+    return Guard(factory->runtime_.api, [&] {
+      *ep = MakeEp(factory->runtime_, options, logger);
+      ++factory->users_;
+    });
   };
-  OrtEpFactory::ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); };
+  OrtEpFactory::ReleaseEp = [](OrtEpFactory* self, OrtEp* ep) noexcept {
+    delete static_cast<Ep*>(ep);
+    static_cast<Factory*>(self)->Release();
+  };
   OrtEpFactory::ValidateCompiledModelCompatibilityInfo =
       [](OrtEpFactory*, const OrtHardwareDevice* const*, size_t, const char* info,
          OrtCompiledModelCompatibility* compatibility) noexcept -> OrtStatus* {
