@@ -239,6 +239,11 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   if (!model.empty() && !context_.path.empty() && hint != folder) {
     context_folders.push_back(hint);
   }
+  // Newer versions of ONNX Runtime have this one as the model's folder already.
+  if (!context_.data_folder.empty()) {
+    std::string data = platform::TextOf(platform::PathOf(context_.data_folder) / "");
+    if (context_folders[0] != data) context_folders.push_back(std::move(data));
+  }
   ContextReader reader(std::move(context_folders), options_.weights);
   for (size_t i = 0; i < count; ++i) {
     const ReadGraph read = Read(api, graphs[i]);

@@ -28,6 +28,7 @@ struct ContextOptions {
   bool compile_only = false;  // by ONNX Runtime's compile API, whose result may stay in memory
   std::string path;           // of the context model; empty: <model>_ctx.onnx
   bool weightless = false;    // it refers to the data files of its source
+  std::string data_folder;    // where the session looks for data files, or empty
 };
 
 // What ep.enable_weightless_mode can be here, as metadata of a device: 1.

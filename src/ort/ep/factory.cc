@@ -48,9 +48,12 @@ Ep* MakeEp(const RuntimeApi& runtime, const OrtSessionOptions* options, const Or
           "source's own file");
   Settings settings = StartingWith(kPrefix, entries);
   settings.merge(StartingWith(kOptionPrefix, entries));  // the provider's own win
-  const ContextOptions context = {
-      entry("ep.context_enable") == "1", entry("ep.context_embed_mode") == "1",
-      entry("session.compile_only") == "1", entry("ep.context_file_path"), weightless == "1"};
+  const ContextOptions context = {entry("ep.context_enable") == "1",
+                                  entry("ep.context_embed_mode") == "1",
+                                  entry("session.compile_only") == "1",
+                                  entry("ep.context_file_path"),
+                                  weightless == "1",
+                                  entry("session.model_external_initializers_file_folder_path")};
   return new Ep(runtime, logger, std::move(settings), context, Overrides(runtime.api, options));
 }
 
