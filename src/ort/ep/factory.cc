@@ -39,7 +39,7 @@ Ep* MakeEp(const RuntimeApi& runtime, const OrtSessionOptions* options, const Or
     const auto found = entries.find(key);
     return found != entries.end() ? found->second : "";
   };
-  // ONNX Runtime checks the mode since 1.31; 1.29 and 1.30 have only the other entry.
+  // ONNX Runtime checks the mode since 1.32; 1.29 to 1.31 have only the other entry.
   std::string weightless = entry("ep.enable_weightless_mode");
   if (weightless.empty()) weightless = entry("ep.enable_weightless");
   Require(weightless.empty() || weightless == "0" || weightless == "1",
@@ -136,7 +136,7 @@ void Factory::FindDevices(const OrtHardwareDevice* const* devices, size_t count,
     api->AddKeyValuePair(raw, "target", xrt ? "xrt" : "host");
     api->AddKeyValuePair(raw, "kernels", HostIsa());
     for (const char* key : {"weightless_supported_modes", "weightless_support"}) {
-      api->AddKeyValuePair(raw, key, kWeightlessModes);  // since 1.31; before
+      api->AddKeyValuePair(raw, key, kWeightlessModes);  // since 1.32; before
     }
     if (npu != nullptr) {
       api->AddKeyValuePair(raw, "npu", npu);
