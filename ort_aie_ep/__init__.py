@@ -196,8 +196,10 @@ def session(
 
     require_tools("ort_aie_ep.session")
     from ort_aie_ep.hub.models import compiled, local
-    from ort_aie_ep.runtime.sessions import open_compiled
+    from ort_aie_ep.runtime.sessions import open_compiled, refuse_weightless
 
+    if session_options is not None:
+        refuse_weightless(session_options)
     asked = CompileOptions.of(**options)
     opened = compiled(
         local(model, progress), asked, progress, cache_dir=cache_dir, limit=cache_limit

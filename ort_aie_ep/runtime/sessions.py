@@ -167,6 +167,20 @@ def open_operator(model: bytes, options: Options) -> onnxruntime.InferenceSessio
     return _open(model, Path("the operator's graph"), options, True, {})
 
 
+def refuse_weightless(session_options: onnxruntime.SessionOptions) -> None:
+    """Raises AieError if a session shall have no weights of its own; compiled models have them."""
+    for entry in ("ep.enable_weightless_mode", "ep.enable_weightless"):
+        try:
+            mode = session_options.get_session_config_entry(entry)
+        except RuntimeError:  # it is not set
+            continue
+        if mode != "0":
+            raise AieError(
+                f"{entry}={mode}: a compiled model has packed weights of its own; to keep weights "
+                "only in their source, write a context model (onnxruntime.ModelCompiler)"
+            )
+
+
 def open_compiled(
     model: Path, session_options: onnxruntime.SessionOptions | None
 ) -> onnxruntime.InferenceSession:

@@ -86,7 +86,7 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL CreateEpFactories(const char*, const OrtA
 
 ORT_AIE_EXPORT OrtStatus* ORT_API_CALL ReleaseEpFactory([[maybe_unused]] OrtEpFactory* factory) {
 #if ORT_API_VERSION >= 24
-  delete static_cast<ort_aie::ep::Factory*>(factory);
+  static_cast<ort_aie::ep::Factory*>(factory)->Release();
 #endif
   return nullptr;
 }

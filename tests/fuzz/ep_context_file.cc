@@ -34,7 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (file < 0 || ::write(file, content.data(), content.size()) != bytes) std::abort();
   ::close(file);
   try {
-    const ep::ContextFile context(path, "fuzz");
+    const ep::ContextFile context(path, "fuzz", {folder.File("")});
     int sum = 0;
     for (Recipe::FileRange span; words >> span.offset >> span.size;) {
       const uint8_t* tensor = context.At(span);

@@ -189,6 +189,10 @@ OrtApi MakeApi() {
     *type = node->op_type.c_str();
     return nullptr;
   };
+  api.Node_GetEpName = [](const OrtNode*, const char** name) noexcept -> OrtStatus* {
+    *name = nullptr;
+    return nullptr;
+  };
   api.Node_GetNumInputs = [](const OrtNode* node, size_t* count) noexcept -> OrtStatus* {
     *count = node->inputs.size();
     return nullptr;

@@ -51,14 +51,6 @@ def assigned(open_session_: onnxruntime.InferenceSession) -> Counter[str]:
     )
 
 
-def test_a_device_for_the_host_says_what_runs_on_it() -> None:
-    (device,) = devices()
-    assert device.device.type == onnxruntime.OrtHardwareDeviceType.CPU
-    assert device.ep_vendor == "ort_aie_ep"
-    assert device.ep_metadata["target"] == "host"
-    assert device.ep_metadata["kernels"]
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_whole_models_equal_their_compilation(name: str, tmp_path: Path) -> None:
     ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
@@ -191,23 +183,6 @@ def test_fixed_dimensions_change_neither_plan_nor_result(name: str, tmp_path: Pa
     )
     for token in np.split(np.random.default_rng(0).integers(3, free.vocabulary, 4), 4):
         np.testing.assert_array_equal(one.forward(token), free.forward(token))
-
-
-@pytest.mark.parametrize(
-    ("provider", "message"),
-    [
-        (
-            {"numeric": "int8"},
-            "option 'numeric' is unknown, the nearest is 'numerics'; expected one of target, ",
-        ),
-        ({"target": "gpu"}, "target=gpu is unknown; expected auto, host, xrt or sim"),
-        ({"log": "loud"}, "log=loud is unknown; expected warning, quiet or trace"),
-        ({"numerics": "fp8"}, "numerics=fp8 is unknown; expected auto, bf16 or int8"),
-    ],
-)
-def test_wrong_provider_options_are_named(provider: dict[str, str], message: str) -> None:
-    with pytest.raises(Exception, match=message):
-        provider_session(DATA / "llama" / "model.onnx", provider)
 
 
 def test_numerics_are_a_provider_option() -> None:

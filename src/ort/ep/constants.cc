@@ -21,6 +21,7 @@ using q4nx::CeilDiv;
 
 constexpr int64_t kPage = 4096;
 constexpr int64_t kWorthMapping = 1 << 20;  // bytes; smaller constants are copied
+constexpr char kNoName[] = "-";             // in texts
 constexpr int64_t kRowsPerTask = 256;       // a multiple of a block's 32 out-features
 
 q4nx::ScaleType ScaleTypeOf(DataType type) {
@@ -29,21 +30,10 @@ q4nx::ScaleType ScaleTypeOf(DataType type) {
   return q4nx::ScaleType::kFloat32;
 }
 
-// A key that distinguishes packed weights and other constants. Several nodes may read the same
-// codes in different ways.
+// Distinguishes packed weights and other constants. Several nodes may read the same codes in
+// different ways.
 std::string KeyOf(const ClaimedRegion::Constant& constant) {
-  if (constant.experts) {
-    const ExpertPart& part = *constant.experts;
-    const q4nx::ExpertLayout& its = part.layout;
-    return Concat("experts ", part.source, '\n', part.scales, '\n', part.zero_points, '\n',
-                  its.first, ' ', its.step, ' ', its.n, ' ', its.k, ' ', its.bits, ' ',
-                  its.block_size, ' ', its.form.group, ' ', its.form.minima);
-  }
-  if (!constant.weights) return constant.name;
-  const MatMulWeights& weights = *constant.weights;
-  return Concat("packed ", weights.b, '\n', weights.scales, '\n', weights.zero_points, '\n',
-                weights.k, ' ', weights.bits, ' ', weights.block_size, ' ', weights.form.group, ' ',
-                weights.form.minima);
+  return TextOf(constant, [](const std::string& name) { return name + '\n'; });
 }
 
 int64_t InPages(int64_t bytes) { return RoundUp(bytes, kPage).As("a constant"); }
@@ -123,38 +113,133 @@ void PackExperts(const ExpertPart& part, const Tensor& source, const Tensor& sca
   OnAllCores(part.experts, pack);
 }
 
-// The bytes of an initializer in its data file. Null if they cannot be mapped, or are not those
-// that ONNX Runtime has.
-std::shared_ptr<const void> MapFile(const OrtApi* api, const std::string& folder,
-                                    const Initializer& initializer) {
-  OrtExternalInitializerInfo* raw = nullptr;
-  if (OrtStatus* status = api->ValueInfo_GetExternalInitializerInfo(initializer.info, &raw)) {
-    api->ReleaseStatus(status);
-    return nullptr;
+// Whether rows of codes can be packed into blocks of the form.
+bool CanBePacked(int64_t bits, int64_t k, int64_t block_size, const WeightForm& form) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  return q4nx::IsBits(bits) && k > 0 && k <= kMost && block_size > 0 && block_size <= kMost &&
+         form.kind == q4nx::KindOfBits(bits) && q4nx::IsGroup(form.group) &&
+         block_size % form.group == 0;
+}
+
+// Whether there are as many bytes as Fill reads, and as it writes.
+bool Fits(const MatMulWeights& its, const Tensor& b, const Tensor& scales, const Tensor& points,
+          int64_t made) {
+  if (!CanBePacked(its.bits, its.k, its.block_size, its.form)) return false;
+  const Size n = its.n, k = its.k, groups = CeilDiv(k, its.block_size);
+  const bool packed = !IsFloat(points.type);
+  const Size point_bytes = packed ? q4nx::PackedZeroPointBytes<Size>(its.bits, k, its.block_size)
+                                  : groups * SizeOf(points.type);
+  return n * q4nx::CodeBytes<Size>(its.bits, k, its.block_size) == b.bytes &&
+         IsFloat(scales.type) && n * groups * SizeOf(scales.type) == scales.bytes &&
+         (!points || ((packed || its.bits != 8) && n * point_bytes == points.bytes)) &&
+         q4nx::BytesOfBlocks(n, k, its.form) == made;
+}
+
+bool Fits(const ExpertPart& part, const Tensor& source, const Tensor& scales, const Tensor& points,
+          int64_t made) {
+  const q4nx::ExpertLayout& its = part.layout;
+  const Size experts = part.experts, rows = its.source_rows, n = its.n, k = its.k;
+  if (its.n <= 0 || its.step <= 0 || !(Size(its.first) + Size(its.n - 1) * its.step + 1 <= rows)) {
+    return false;
   }
-  if (raw == nullptr) return nullptr;
-  const std::unique_ptr<OrtExternalInitializerInfo, decltype(api->ReleaseExternalInitializerInfo)>
-      info(raw, api->ReleaseExternalInitializerInfo);
-  const std::string path = platform::TextOf(api->ExternalInitializerInfo_GetFilePath(raw));
-  const int64_t offset = api->ExternalInitializerInfo_GetFileOffset(raw);
-  const Tensor& tensor = initializer.tensor;
-  if (std::cmp_not_equal(api->ExternalInitializerInfo_GetByteSize(raw), tensor.bytes) ||
-      offset < 0 || offset % static_cast<int64_t>(SizeOf(tensor.type)) != 0) {
-    return nullptr;
+  if (part.scales.empty()) {
+    return IsFloat(source.type) && experts * rows * SizeOf(source.type) == source.bytes &&
+           experts * n * sizeof(float) == made;
   }
-  const platform::File file = platform::File::Open(folder + path);
-  if (!file.is_open() || !(Size(offset) + tensor.bytes <= Size(file.Bytes()))) return nullptr;
-  const std::shared_ptr<const uint8_t> mapped = file.Map(offset, tensor.bytes);
-  if (mapped == nullptr) return nullptr;
-  const auto same = [&](int64_t at) {
-    return std::memcmp(mapped.get() + at, tensor.as<uint8_t>() + at, static_cast<size_t>(kPage)) ==
-           0;
-  };
-  if (!same(0) || !same(tensor.bytes - kPage)) return nullptr;
-  return mapped;
+  const bool by_row = its.block_size == 0;
+  const int64_t block_size =
+      by_row && its.k > 0 ? CeilDiv(its.k, q4nx::kGroup) * q4nx::kGroup : its.block_size;
+  if (!CanBePacked(its.bits, its.k, block_size, its.form) || its.k * its.bits % 8 != 0 ||
+      (!by_row && its.k % block_size != 0)) {
+    return false;
+  }
+  const Size groups = CeilDiv(k, block_size);
+  const Size point_bytes =
+      by_row ? CeilDiv(rows * its.bits, 8) : rows * CeilDiv(groups * its.bits, 8);
+  return experts * rows * (its.k * its.bits / 8) == source.bytes && IsFloat(scales.type) &&
+         experts * rows * groups * SizeOf(scales.type) == scales.bytes &&
+         (!points || (!IsFloat(points.type) && experts * point_bytes == points.bytes)) &&
+         experts * q4nx::BytesOfBlocks(n, k, its.form) == made;
 }
 
 }  // namespace
+
+DataRange FindData(const OrtApi* api, const std::string& folder, const Initializer& initializer) {
+  OrtExternalInitializerInfo* raw = nullptr;
+  if (OrtStatus* status = api->ValueInfo_GetExternalInitializerInfo(initializer.info, &raw)) {
+    api->ReleaseStatus(status);
+    return {};
+  }
+  if (raw == nullptr) return {};
+  const std::unique_ptr<OrtExternalInitializerInfo, decltype(api->ReleaseExternalInitializerInfo)>
+      info(raw, api->ReleaseExternalInitializerInfo);
+  DataRange range = {platform::TextOf(api->ExternalInitializerInfo_GetFilePath(raw)),
+                     api->ExternalInitializerInfo_GetFileOffset(raw), nullptr};
+  const Tensor& tensor = initializer.tensor;
+  if (std::cmp_not_equal(api->ExternalInitializerInfo_GetByteSize(raw), tensor.bytes) ||
+      tensor.bytes == 0 || range.offset < 0 ||
+      range.offset % static_cast<int64_t>(SizeOf(tensor.type)) != 0) {
+    return {};
+  }
+  const platform::File file = platform::File::Open(folder + range.file);
+  if (!file.is_open() || !(Size(range.offset) + tensor.bytes <= Size(file.Bytes()))) return {};
+  const auto mapped = file.Map(range.offset, tensor.bytes);
+  if (mapped == nullptr) return {};
+  // Not those that ONNX Runtime has, if the file has changed.
+  const int64_t most = std::min(kPage, tensor.bytes);
+  const auto same = [&](int64_t at) {
+    return std::memcmp(mapped.get() + at, tensor.as<uint8_t>() + at, static_cast<size_t>(most)) ==
+           0;
+  };
+  if (same(0) && same(tensor.bytes - most)) range.bytes = mapped;
+  return range;
+}
+
+std::string TextOf(const ClaimedRegion::Constant& constant,
+                   const std::function<std::string(const std::string&)>& name) {
+  const auto word = [&](const std::string& of) { return of.empty() ? kNoName : name(of); };
+  if (constant.experts) {
+    const ExpertPart& part = *constant.experts;
+    const q4nx::ExpertLayout& its = part.layout;
+    const std::string source = word(part.source), scales = word(part.scales);
+    return Concat("experts ", source, ' ', scales, ' ', word(part.zero_points), ' ', part.experts,
+                  ' ', its.source_rows, ' ', its.first, ' ', its.step, ' ', its.n, ' ', its.k, ' ',
+                  its.bits, ' ', its.block_size, ' ', its.form.group, ' ', its.form.minima);
+  }
+  if (!constant.weights) return Concat("initializer ", word(constant.name));
+  const MatMulWeights& its = *constant.weights;
+  const std::string b = word(its.b), scales = word(its.scales);
+  return Concat("weights ", b, ' ', scales, ' ', word(its.zero_points), ' ', its.n, ' ', its.k, ' ',
+                its.bits, ' ', its.block_size, ' ', its.form.group, ' ', its.form.minima);
+}
+
+bool ReadConstant(std::istream& words, ClaimedRegion::Constant& constant) {
+  const auto read = [&](const std::vector<std::string*>& names) {
+    for (std::string* name : names) {
+      if (words >> *name && *name == kNoName) name->clear();
+    }
+  };
+  std::string kind;
+  words >> kind;
+  if (kind == "experts") {
+    ExpertPart& part = constant.experts.emplace();
+    q4nx::ExpertLayout& its = part.layout;
+    read({&part.source, &part.scales, &part.zero_points});
+    words >> part.experts >> its.source_rows >> its.first >> its.step >> its.n >> its.k >>
+        its.bits >> its.block_size >> its.form.group >> its.form.minima;
+    its.form.kind = q4nx::KindOfBits(its.bits);
+  } else if (kind == "weights") {
+    MatMulWeights& its = constant.weights.emplace();
+    read({&its.b, &its.scales, &its.zero_points});
+    words >> its.n >> its.k >> its.bits >> its.block_size >> its.form.group >> its.form.minima;
+    its.form.kind = q4nx::KindOfBits(its.bits);
+  } else if (kind == "initializer") {
+    read({&constant.name});
+  } else {
+    return false;
+  }
+  return !words.fail();
+}
 
 Constants::Constants(const std::vector<const ClaimedRegion*>& regions,
                      const Initializers& initializers)
@@ -165,10 +250,19 @@ Constants::Constants(const std::vector<const ClaimedRegion*>& regions,
       if (!index_.try_emplace(KeyOf(constant), sources_.size()).second) continue;
       const Recipe::Constant& its = region->recipe.constants[i];
       sources_.push_back({&constant, {its.type, its.shape, nullptr, true, its.range.size}});
-      if (!constant.is_initializer()) continue;
-      const Initializer& initializer = Find(constant.name);
-      Require(initializer.tensor.bytes == its.range.size, "initializer '", constant.name, "' has ",
-              initializer.tensor.bytes, " bytes, expected ", its.range.size);
+      if (constant.is_initializer()) {
+        const int64_t bytes = Find(constant.name).bytes;
+        Require(bytes == its.range.size, "initializer '", constant.name, "' has ", bytes,
+                " bytes, expected ", its.range.size);
+      } else {
+        const auto fits = [&](const auto& part, const std::string& source) {
+          return Fits(part, Find(source), Find(part.scales), Find(part.zero_points),
+                      its.range.size);
+        };
+        Require(constant.weights ? fits(*constant.weights, constant.weights->b)
+                                 : fits(*constant.experts, constant.experts->source),
+                "the initializers of the weights '", constant.name, "' do not fit them");
+      }
     }
   }
 }
@@ -177,26 +271,23 @@ size_t Constants::IndexOf(const ClaimedRegion::Constant& constant) const {
   return index_.at(KeyOf(constant));
 }
 
-const Initializer& Constants::Find(const std::string& name) const {
+Tensor Constants::Find(const std::string& name) const {
+  if (name.empty()) return {};
   const auto found = initializers_.find(name);
   Require(found != initializers_.end(), "initializer '", name,
           "' is not in the graph that is compiled");
-  return found->second;
+  return found->second.tensor;
 }
 
 void Constants::Fill(const Source& source, uint8_t* bytes) const {
-  const Tensor none;
-  const auto found = [&](const std::string& name) {
-    return name.empty() ? none : Find(name).tensor;
-  };
   if (source.constant->experts) {
     const ExpertPart& part = *source.constant->experts;
-    PackExperts(part, found(part.source), found(part.scales), found(part.zero_points), bytes);
+    PackExperts(part, Find(part.source), Find(part.scales), Find(part.zero_points), bytes);
   } else if (source.constant->weights) {
     const MatMulWeights& weights = *source.constant->weights;
-    PackMatMul(weights, found(weights.b), found(weights.scales), found(weights.zero_points), bytes);
+    PackMatMul(weights, Find(weights.b), Find(weights.scales), Find(weights.zero_points), bytes);
   } else {
-    const Tensor& tensor = Find(source.constant->name).tensor;
+    const Tensor tensor = Find(source.constant->name);
     if (tensor.bytes > 0) std::memcpy(bytes, tensor.data, static_cast<size_t>(tensor.bytes));
   }
 }
@@ -208,8 +299,9 @@ std::vector<Tensor> Constants::Load(const OrtApi* api, const std::string& folder
   for (const Source& source : sources_) {
     Tensor& tensor = tensors.emplace_back(source.tensor);
     if (source.constant->is_initializer() && tensor.bytes >= kWorthMapping) {
-      if (auto mapped = MapFile(api, folder, Find(source.constant->name))) {
-        tensor.data = mapped.get();
+      const Initializer& its = initializers_.at(source.constant->name);
+      if (auto mapped = its.mapped ? its.mapped : FindData(api, folder, its).bytes) {
+        tensor.data = its.mapped ? its.tensor.data : mapped.get();
         memory.push_back(std::move(mapped));
         continue;
       }

@@ -5,9 +5,11 @@
 #include <locale>
 #include <random>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "ops/format.h"
+#include "ort/ep/referred.h"
 #include "ort/weight_files.h"
 #include "q4nx/layout.h"
 
@@ -18,9 +20,12 @@ constexpr int64_t kFilePage = 4096;
 constexpr int kAttempts = 100;
 constexpr char kMagic[] = "ort_aie_ep context";
 
-std::string Header(const std::string& id, int64_t bytes) {
+std::string Header(const std::string& id, int64_t bytes, const Recipe::FileRange& referred) {
   std::string header = Concat(kMagic, "\nformat ", kFormat, "\nversion ", ORT_AIE_VERSION, "\nid ",
                               id, "\nbytes ", bytes, '\n');
+  if (referred.size > 0) {
+    header += Concat("referred ", referred.offset, ' ', referred.size, '\n');
+  }
   header.resize(kFilePage, '\0');
   return header;
 }
@@ -76,8 +81,10 @@ Recipe::FileRange ContextWriter::Add(const void* data, int64_t size) {
   return range;
 }
 
-std::shared_ptr<WrittenContext> ContextWriter::Finish() {
-  const std::string header = Header(id_, end_);
+std::shared_ptr<WrittenContext> ContextWriter::Finish(const std::string& referred) {
+  Recipe::FileRange text;
+  if (!referred.empty()) text = Add(referred.data(), static_cast<int64_t>(referred.size()));
+  const std::string header = Header(id_, end_, text);
   if (!file_.Write(0, header.data(), header.size()) || !file_.Settle()) {
     Fail(ErrorCode::kRuntime, "writing ", path_, " failed: ", std::strerror(errno));
   }
@@ -118,7 +125,8 @@ std::shared_ptr<WrittenContext> ContextWriter::Publish() {
   return written(path_, {});
 }
 
-ContextFile::ContextFile(const std::string& path, const std::string& id, WeightMemory memory)
+ContextFile::ContextFile(const std::string& path, const std::string& id,
+                         const std::vector<std::string>& folders, WeightMemory memory)
     : path_(path) {
   const platform::File file = platform::File::Open(path);
   Require(file.is_open(), path,
@@ -144,11 +152,19 @@ ContextFile::ContextFile(const std::string& path, const std::string& id, WeightM
   } else if (bytes != size_) {
     problem = Concat("has ", size_, " bytes, expected ", bytes);
   }
-  if (problem.empty()) return;
-  Fail(ErrorCode::kInvalidArgument, path, " ", problem, "; generate the context model again");
+  Require(problem.empty(), path, " ", problem, "; generate the context model again");
+  Recipe::FileRange referred;
+  if (!(header >> key >> referred.offset >> referred.size) || key != "referred") return;
+  const auto* text = reinterpret_cast<const char*>(At(referred));
+  referred_ = MakeReferred({text, static_cast<size_t>(referred.size)}, path,
+                           {data_.get(), static_cast<size_t>(size_)}, folders, memory_);
 }
 
 const uint8_t* ContextFile::At(const Recipe::FileRange& range) const {
+  if (range.offset < 0 && std::cmp_less(-1 - range.offset, referred_.size())) {
+    const Tensor& tensor = referred_[static_cast<size_t>(-1 - range.offset)];
+    if (tensor.bytes == range.size) return tensor.as<uint8_t>();
+  }
   const bool at_page = range.offset >= kFilePage && range.offset % kFilePage == 0;
   Require(at_page && range.size >= 0 && Size(range.offset) + range.size <= size_, path_,
           " has no tensor of ", range.size, " bytes at ", range.offset,

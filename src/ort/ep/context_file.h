@@ -2,12 +2,14 @@
 //
 // Bytes 0 .. 4095 are a text header (magic, format, library version, id, bytes of the file), padded
 // with zeros. Tensors follow, each on a page of its own. Each EPContext node contains the id too,
-// so that a file of another generation is not mistaken for this one.
+// so that a file of another generation is not mistaken for this one. A file that refers to other
+// files (referred.h) also says where its text about them is: "referred OFFSET BYTES".
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/platform.h"
 #include "ops/recipe.h"
@@ -51,8 +53,9 @@ class ContextWriter {
   ContextWriter& operator=(const ContextWriter&) = delete;
 
   Recipe::FileRange Add(const void* data, int64_t size);
-  // Throws Error if another session is writing the same file.
-  std::shared_ptr<WrittenContext> Finish();
+  // `referred` is the text about other files, or empty. Throws Error if another session is writing
+  // the same file.
+  std::shared_ptr<WrittenContext> Finish(const std::string& referred);
   const std::string& id() const { return id_; }
 
  private:
@@ -68,19 +71,22 @@ class ContextWriter {
 
 class ContextFile {
  public:
-  // Maps or copies the file and checks its header. The Error says what is wrong and what to do.
+  // Maps or copies the file, checks its header, and makes what it refers to, from data files in the
+  // first of the folders that has them. The Error says what is wrong and what to do.
   ContextFile(const std::string& path, const std::string& id,
-              WeightMemory memory = WeightMemory::kMapped);
+              const std::vector<std::string>& folders, WeightMemory memory = WeightMemory::kMapped);
   ContextFile(const ContextFile&) = delete;
   ContextFile& operator=(const ContextFile&) = delete;
 
-  // Throws Error for a range outside of the file.
+  // Throws Error for a range that the file does not have.
   const uint8_t* At(const Recipe::FileRange& range) const;
 
  private:
   std::string path_;
   std::shared_ptr<const uint8_t> data_;
   int64_t size_ = 0;
+  std::vector<Tensor> referred_;
+  std::vector<std::shared_ptr<const void>> memory_;  // owns their data
 };
 
 }  // namespace ort_aie::ep

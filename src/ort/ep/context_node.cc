@@ -175,7 +175,9 @@ std::shared_ptr<const ContextFile> ContextReader::FileOf(const graph::Node& node
   std::string tried;
   for (const std::string& folder : folders_) {
     const std::string path = folder + name;
-    if (platform::Exists(path)) return file = std::make_shared<ContextFile>(path, id, memory_);
+    if (platform::Exists(path)) {
+      return file = std::make_shared<ContextFile>(path, id, folders_, memory_);
+    }
     tried += (tried.empty() ? "" : " or ") + path;
   }
   Fail(ErrorCode::kInvalidArgument, name, ", the weights of the EPContext model, is not at ", tried,

@@ -38,7 +38,8 @@ OrtNode* MakeContextNode(const OrtApi* api, const FusedNode& fused, const Part& 
 // Reads the nodes back. A file that several nodes name is mapped once.
 class ContextReader {
  public:
-  // `folders` may have the files; the first one that has a file counts.
+  // `folders` may have the files, and the data files that these refer to; the first one that has a
+  // file counts.
   ContextReader(std::vector<std::string> folders, WeightMemory memory)
       : folders_(std::move(folders)), memory_(memory) {}
 

@@ -135,6 +135,13 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
     return KeepWritten(ep->runtime_, ep->written_.get());
   };
 #endif
+#if ORT_API_VERSION >= 29
+  OrtEp::GetWeightlessSupport = [](const OrtEp*,
+                                   OrtWeightlessSupport* support) noexcept -> OrtStatus* {
+    *support = OrtWeightlessSupport_EXTERNAL_ONLY;
+    return nullptr;
+  };
+#endif
   OrtEp::GetCompiledModelCompatibilityInfo = [](OrtEp* self, const OrtGraph*) noexcept {
     const auto* ep = static_cast<const Ep*>(self);
 #if ORT_API_VERSION < 27
@@ -154,6 +161,14 @@ void Ep::Log(OrtLoggingLevel level, const std::string& message) const {
 void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
   const OrtApi* api = runtime_.api;
   ReadGraph read = Read(api, graph);
+  // ONNX Runtime refuses all of a region of which one node belongs to another provider.
+  for (size_t i = 0; i < read.nodes.size(); ++i) {
+    const char* provider = nullptr;
+    Check(api, api->Node_GetEpName(read.nodes[i], &provider));
+    if (provider != nullptr && *provider != '\0' && provider != std::string_view(kName)) {
+      read.graph.nodes[i].op_type.clear();
+    }
+  }
   if (context_.enable && why_no_context_.empty()) why_no_context_ = WhyNoContext(runtime_, read);
   const auto claim = [&](const std::vector<const OrtNode*>& nodes, bool drop_constants) {
     OrtNodeFusionOptions options{};
@@ -224,6 +239,11 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   if (!model.empty() && !context_.path.empty() && hint != folder) {
     context_folders.push_back(hint);
   }
+  // Newer versions of ONNX Runtime have this one as the model's folder already.
+  if (!context_.data_folder.empty()) {
+    std::string data = platform::TextOf(platform::PathOf(context_.data_folder) / "");
+    if (context_folders[0] != data) context_folders.push_back(std::move(data));
+  }
   ContextReader reader(std::move(context_folders), options_.weights);
   for (size_t i = 0; i < count; ++i) {
     const ReadGraph read = Read(api, graphs[i]);
@@ -249,9 +269,11 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   std::vector<Tensor> tensors;
   std::vector<std::shared_ptr<const void>> memory;
   if (is_written) {
-    data = WriteContext(model, constants, ranges, id);
+    Referrer referrer(api, folder, initializers);
+    data = WriteContext(model, constants, referrer, ranges, id);
     // This session uses the file as well, which holds what all layers share only once.
-    const auto file = std::make_shared<const ContextFile>(written_->place(), id, options_.weights);
+    const auto file = std::make_shared<const ContextFile>(written_->place(), id,
+                                                          std::vector{folder}, options_.weights);
     for (size_t i = 0; i < ranges.size(); ++i) {
       tensors.push_back(constants.sources()[i].tensor);
       tensors.back().data = file->At(ranges[i]);
@@ -282,7 +304,8 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
 }
 
 std::string Ep::WriteContext(const std::string& model, const Constants& constants,
-                             std::vector<Recipe::FileRange>& ranges, std::string& id) {
+                             Referrer& referrer, std::vector<Recipe::FileRange>& ranges,
+                             std::string& id) {
   Require(why_no_context_.empty(), why_no_context_);
   std::string path = context_.path;
   if (path.empty()) {
@@ -296,11 +319,17 @@ std::string Ep::WriteContext(const std::string& model, const Constants& constant
   ContextWriter writer(data);
   std::vector<uint8_t> bytes;
   for (const Constants::Source& source : constants.sources()) {
+    if (context_.weightless) {
+      if (const auto range = referrer.Refer(source, writer)) {
+        ranges.push_back(*range);
+        continue;
+      }
+    }
     bytes.resize(static_cast<size_t>(source.tensor.bytes));
     constants.Fill(source, bytes.data());
     ranges.push_back(writer.Add(bytes.data(), source.tensor.bytes));
   }
-  written_ = writer.Finish();
+  written_ = writer.Finish(referrer.text());
   id = writer.id();
   return data;
 }

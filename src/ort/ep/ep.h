@@ -13,6 +13,7 @@
 #include "ort/ep/constants.h"
 #include "ort/ep/context_file.h"
 #include "ort/ep/overrides.h"
+#include "ort/ep/referred.h"
 #include "targets/session_options.h"
 
 namespace ort_aie::ep {
@@ -26,7 +27,12 @@ struct ContextOptions {
   bool enable = false, embed = false;
   bool compile_only = false;  // by ONNX Runtime's compile API, whose result may stay in memory
   std::string path;           // of the context model; empty: <model>_ctx.onnx
+  bool weightless = false;    // it refers to the data files of its source
+  std::string data_folder;    // where the session looks for data files, or empty
 };
+
+// What ep.enable_weightless_mode can be here, as metadata of a device: 1.
+inline constexpr char kWeightlessModes[] = "external_only";
 
 // Which versions of the library a compiled model fits. ONNX Runtime stores it and passes it back
 // later.
@@ -46,7 +52,7 @@ class Ep : public OrtEp {
   const ClaimedRegion& ClaimOf(std::vector<size_t> nodes, const std::string& name) const;
   // Writes the file beside a context model. Returns its path, the ranges of its contents, and its
   // id.
-  std::string WriteContext(const std::string& model, const Constants& constants,
+  std::string WriteContext(const std::string& model, const Constants& constants, Referrer& referrer,
                            std::vector<Recipe::FileRange>& ranges, std::string& id);
   void Log(OrtLoggingLevel level, const std::string& message) const;
 

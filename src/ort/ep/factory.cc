@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/error.h"
 #include "ort/ep/ep.h"
 #include "targets/loader.h"
 
@@ -38,11 +39,21 @@ Ep* MakeEp(const RuntimeApi& runtime, const OrtSessionOptions* options, const Or
     const auto found = entries.find(key);
     return found != entries.end() ? found->second : "";
   };
+  // ONNX Runtime checks the mode since 1.32; 1.29 to 1.31 have only the other entry.
+  std::string weightless = entry("ep.enable_weightless_mode");
+  if (weightless.empty()) weightless = entry("ep.enable_weightless");
+  Require(weightless.empty() || weightless == "0" || weightless == "1",
+          "ep.enable_weightless_mode=", weightless,
+          ": expected 0 or 1; a context model can refer to data files, and holds what is in the "
+          "source's own file");
   Settings settings = StartingWith(kPrefix, entries);
   settings.merge(StartingWith(kOptionPrefix, entries));  // the provider's own win
-  const ContextOptions context = {
-      entry("ep.context_enable") == "1", entry("ep.context_embed_mode") == "1",
-      entry("session.compile_only") == "1", entry("ep.context_file_path")};
+  const ContextOptions context = {entry("ep.context_enable") == "1",
+                                  entry("ep.context_embed_mode") == "1",
+                                  entry("session.compile_only") == "1",
+                                  entry("ep.context_file_path"),
+                                  weightless == "1",
+                                  entry("session.model_external_initializers_file_folder_path")};
   return new Ep(runtime, logger, std::move(settings), context, Overrides(runtime.api, options));
 }
 
@@ -66,10 +77,16 @@ Factory::Factory(const RuntimeApi& runtime, OrtCustomOpDomain* domain)
                               const OrtKeyValuePairs* const*, size_t,
                               const OrtSessionOptions* options, const OrtLogger* logger,
                               OrtEp** ep) noexcept -> OrtStatus* {
-    const auto* factory = static_cast<const Factory*>(self);
-    return Guard(factory->runtime_.api, [&] { *ep = MakeEp(factory->runtime_, options, logger); });
+    auto* factory = static_cast<Factory*>(self);
+    return Guard(factory->runtime_.api, [&] {
+      *ep = MakeEp(factory->runtime_, options, logger);
+      ++factory->users_;
+    });
   };
-  OrtEpFactory::ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); };
+  OrtEpFactory::ReleaseEp = [](OrtEpFactory* self, OrtEp* ep) noexcept {
+    delete static_cast<Ep*>(ep);
+    static_cast<Factory*>(self)->Release();
+  };
   OrtEpFactory::ValidateCompiledModelCompatibilityInfo =
       [](OrtEpFactory*, const OrtHardwareDevice* const*, size_t, const char* info,
          OrtCompiledModelCompatibility* compatibility) noexcept -> OrtStatus* {
@@ -118,6 +135,9 @@ void Factory::FindDevices(const OrtHardwareDevice* const* devices, size_t count,
     const bool xrt = npu != nullptr && IsInstalled(NpuLibrary::kXrt);
     api->AddKeyValuePair(raw, "target", xrt ? "xrt" : "host");
     api->AddKeyValuePair(raw, "kernels", HostIsa());
+    for (const char* key : {"weightless_supported_modes", "weightless_support"}) {
+      api->AddKeyValuePair(raw, key, kWeightlessModes);  // since 1.32; before
+    }
     if (npu != nullptr) {
       api->AddKeyValuePair(raw, "npu", npu);
       if (!xrt) api->AddKeyValuePair(raw, "why_not_npu", "this build has no xrt target");
