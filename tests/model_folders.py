@@ -27,8 +27,6 @@ MODELS = [
     for path in sorted(DATA.glob("*/genai_config.json"))
     if (path.parent / "model.onnx").is_file() and SINCE.get(path.parent.name, (0, 0)) <= ORT_VERSION
 ]
-# The number of plans. The others are one plan from the embedding to the logits.
-PLANS = {"lfm2": 4, "lfm2_moe": 7, "phi": 3, "qwen3_5": 5}
 # Models that cannot be written as context models: the rotary tables are in branches of an If, which
 # ONNX Runtime has no place for in the context's file.
 NO_CONTEXT = {"phi4mini"}

@@ -60,12 +60,13 @@ def quantise(source: Path, folder: Path, *, qdq: bool = False) -> Path:
     return folder
 
 
-def with_int8_activations(source: Path, folder: Path) -> Path:
-    """Writes `source` with accuracy_level 4 at each MatMulNBits."""
+def with_accuracy_level(source: Path, folder: Path, level: int = 4) -> Path:
+    """Writes `source` with this accuracy_level at each MatMulNBits: 4 rounds activations to 8 bits,
+    0 nothing."""
     model = _copied(source, folder)
     for node in model.graph:
         if node.op_type == "MatMulNBits":
-            node.attributes.add(ir.AttrInt64("accuracy_level", 4))
+            node.attributes.add(ir.AttrInt64("accuracy_level", level))
     ir.save(model, folder / "model.onnx")
     return folder
 

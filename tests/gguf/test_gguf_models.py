@@ -30,7 +30,6 @@ from gguf_files import (
     tokens_of,
     write,
 )
-from provider_calls import devices, needs_provider
 
 import ort_aie_ep
 from ort_aie_ep import machine
@@ -47,18 +46,13 @@ Array = npt.NDArray[Any]
 TINY = replace(MODELS["mistral"], shape=replace(MODELS["mistral"].shape, layers=1))
 
 
-def logits(folder: Path, ids: list[int], context: Path | None = None) -> Array:
-    """`context`: where the execution provider, in the same session, is to write what it packs."""
+def logits(folder: Path, ids: list[int]) -> Array:
     decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
     window = decoder.get("sliding_window", {}).get("window_size", 0)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.register_custom_ops_library(ort_aie_ep.library_path())
     options.add_session_config_entry("ort_aie.numerics", "bf16")
-    if context is not None:
-        options.add_session_config_entry("ep.context_enable", "1")
-        options.add_session_config_entry("ep.context_file_path", str(context))
-        options.add_provider_for_devices(devices()[:1], {})
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
     feed = {
         entry.name: np.zeros(
@@ -290,16 +284,6 @@ def test_an_npu_that_works_decides_unless_an_option_does(
     assert {kind for kind, _, _ in weights_of(result.path)["Q4NXMatMul"]} == {form}
     said = [each.partition(";")[0] for each in result.notes if "weights" in each]
     assert said == [note] * bool(note)
-
-
-@needs_provider
-@pytest.mark.usefixtures("provider")
-def test_with_the_provider_a_compiled_file_stays_as_it_is(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.gguf", TINY, mixed)
-    result, context = ort_aie_ep.compile(path, tmp_path / "compiled"), tmp_path / "context.onnx"
-    expected = logits(result.path, tokens_of(TINY))
-    np.testing.assert_array_equal(logits(result.path, tokens_of(TINY), context), expected)
-    assert not context.exists()
 
 
 def test_options_do_what_they_do_for_other_models(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import json
 import os
 import shutil
 import subprocess
@@ -18,9 +16,6 @@ from model_folders import DATA, SINCE, edited, few
 from op_models import ORT_VERSION
 
 import ort_aie_ep
-from ort_aie_ep.models.folder import find_model
-from ort_aie_ep.running.generate import Decoder
-from ort_aie_ep.runtime.sessions import open_session
 
 og = pytest.importorskip("onnxruntime_genai")
 
@@ -34,7 +29,7 @@ MODELS = [
 ]  # fmt: skip
 
 
-# tests/models/test_compiled_models.py has every family with each change, without onnxruntime-genai.
+# tests/doors has every family.
 @pytest.fixture(scope="session", params=few(MODELS, also=("lfm2", "qwen3_5")))
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("genai") / request.param
@@ -43,50 +38,6 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 one_model = pytest.mark.parametrize("compiled", ["llama"], indirect=True)
-
-
-def genai_text(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-    """Greedy continuations; the KV cache is one shared buffer, as genai does by default."""
-    model = og.Model(str(folder))
-    texts = []
-    for prompt in prompts:
-        params = og.GeneratorParams(model)
-        params.set_search_options(max_length=len(prompt) + new_tokens, do_sample=False)
-        generator = og.Generator(model, params)
-        generator.append_tokens(prompt)
-        while not generator.is_done():
-            generator.generate_next_token()
-        texts.append([int(t) for t in generator.get_sequence(0)][len(prompt) :])
-    return texts
-
-
-def session_text(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-    """The same text from InferenceSession: past and present bound to one buffer."""
-    end = json.loads((folder / "genai_config.json").read_text())["model"]["eos_token_id"]
-    model = find_model(folder)
-    session, texts = open_session(model.model), []
-    for prompt in prompts:
-        decoder = Decoder(session, model, len(prompt) + new_tokens)
-        text: list[int] = []
-        tokens = prompt
-        while len(text) < new_tokens:
-            tokens = [int(decoder.forward(np.array(tokens))[-1].argmax())]
-            text += tokens
-            if tokens == [end]:
-                break
-        texts.append(text)
-    return texts
-
-
-def test_both_hosts_give_the_same_text(compiled: Path) -> None:
-    vocab = json.loads((compiled / "genai_config.json").read_text())["model"]["vocab_size"]
-    rng = np.random.default_rng(11)
-    prompts = [
-        [int(t) for t in rng.integers(3, vocab, int(rng.integers(1, 60)))] for _ in range(20)
-    ]
-    # gemma3's cache of max_length rows must hold its window of 32.
-    prompts = [prompt * (1 + 16 // len(prompt)) for prompt in prompts]
-    assert genai_text(compiled, prompts, 24) == session_text(compiled, prompts, 24)
 
 
 def test_a_prompt_in_pieces_gives_the_same_text(compiled: Path) -> None:
@@ -323,22 +274,3 @@ print("generated")
 """
     result = run_elsewhere(code)
     assert "generated" in result.stdout, result.stderr
-
-
-# tests/ops/test_execution_provider.py runs them all, without onnxruntime-genai.
-@pytest.mark.parametrize("name", ["llama", "gemma3", "lfm2", "qwen3_5"])
-def test_the_execution_provider_runs_a_source_as_it_is(name: str, tmp_path: Path) -> None:
-    """Registered with genai and named in its configuration, it gives the compiled model's texts."""
-    og.register_execution_provider_library("AieExecutionProvider", ort_aie_ep.library_path())
-    try:
-        shutil.copytree(DATA / name, tmp_path / "source")
-        with edited(tmp_path / "source" / "genai_config.json") as config:
-            options = config["model"]["decoder"].setdefault("session_options", {})
-            options["provider_options"] = [{"AieExecutionProvider": {}}]
-        ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
-        prompts = [[5, 9, 100, 7], [11, 12, 13]]
-        expected = genai_text(tmp_path / "compiled", prompts, 40)
-        assert genai_text(tmp_path / "source", prompts, 40) == expected
-    finally:
-        gc.collect()  # sessions hold the provider
-        og.unregister_execution_provider_library("AieExecutionProvider")

@@ -19,8 +19,8 @@ from expanded import expanded
 from optimum_models import (
     FAMILIES,
     quantise,
+    with_accuracy_level,
     with_bfloat16_scales,
-    with_int8_activations,
     write_export,
 )
 from text_host import Host
@@ -117,7 +117,7 @@ def case(request: pytest.FixtureRequest, export: Path) -> Case:
     # that of ort_aie_ep's bfloat16.
     expected = teacher_forced(exact, vocab, ours=False)
     tolerance = 0.0
-    for change in (with_bfloat16_scales, with_int8_activations):
+    for change in (with_bfloat16_scales, with_accuracy_level):
         changed = once(exact.with_name(change.__name__), partial(change, exact))
         difference = teacher_forced(changed, vocab, ours=False) - expected
         tolerance += float(np.abs(difference).max())

@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from model_folders import DATA, LEFT, MODELS, NO_CONTEXT, PLANS, few
+from model_folders import DATA, LEFT, MODELS, NO_CONTEXT, few
 from onnx import TensorProto, helper
 from op_models import (
     model_of,
@@ -49,17 +49,6 @@ def assigned(open_session_: onnxruntime.InferenceSession) -> Counter[str]:
         if part.ep_name == NAME
         for node in part.get_nodes()
     )
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_whole_models_equal_their_compilation(name: str, tmp_path: Path) -> None:
-    ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
-    source, compiled = find_model(DATA / name), find_model(tmp_path / "compiled")
-    ours = Decoder(provider_session(source.model), source, 64)
-    theirs = Decoder(open_session(str(compiled.model)), compiled, 64)
-    tokens = np.random.default_rng(0).integers(3, ours.vocabulary, 40)
-    for part in np.split(tokens, [20, 21, 22, 39]):
-        np.testing.assert_array_equal(ours.forward(part), theirs.forward(part))
 
 
 def to_half(model: ir.Model) -> None:
@@ -139,7 +128,7 @@ def recipes(model: Path) -> list[str]:
     return [re.sub(r"^(inputs|constant) .*\n", "", a.s.decode(), flags=re.M) for a in attributes]
 
 
-@pytest.mark.parametrize("name", few((m for m in MODELS if m not in NO_CONTEXT), also=PLANS))
+@pytest.mark.parametrize("name", few((m for m in MODELS if m not in NO_CONTEXT), also=LEFT))
 @pytest.mark.parametrize(
     "level",
     [
@@ -154,17 +143,16 @@ def test_both_doors_make_the_same_plan(
     def at_level(options: onnxruntime.SessionOptions) -> None:
         options.graph_optimization_level = level
 
-    assert_same_plans(DATA / name, tmp_path, PLANS.get(name, 1), at_level)
+    assert_same_plans(DATA / name, tmp_path, at_level)
 
 
 def assert_same_plans(
-    source: Path, work: Path, count: int, change: Callable[[onnxruntime.SessionOptions], object]
+    source: Path, work: Path, change: Callable[[onnxruntime.SessionOptions], object]
 ) -> None:
     ort_aie_ep.compile(source, work / "compiled")
     provider_session(source / "model.onnx", context=work / "context.onnx", change=change)
     plans = recipes(work / "compiled" / "model.onnx")
-    assert len(plans) == count
-    assert recipes(work / "context.onnx") == plans
+    assert recipes(work / "context.onnx") == plans != []
 
 
 @pytest.mark.parametrize("name", ["gemma3", "llama", "phi3", "qwen3"])
@@ -176,7 +164,7 @@ def test_fixed_dimensions_change_neither_plan_nor_result(name: str, tmp_path: Pa
         for dimension in ("batch_size", "sequence_length"):
             options.add_free_dimension_override_by_name(dimension, 1)
 
-    assert_same_plans(DATA / name, tmp_path, 1, fix)
+    assert_same_plans(DATA / name, tmp_path, fix)
     free, one = (
         Decoder(provider_session(source.model, change=change), source, 64)
         for change in (lambda _: None, fix)

@@ -10,13 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from attention_calls import attributes, flow_attention, given_attributes, random_inputs
-from model_folders import DATA, MODELS, NO_CONTEXT
+from model_folders import DATA
 from op_models import FLOAT32, one_op_model, run
 from projection_calls import activations, make_weights
 from provider_calls import needs_provider, provider_session
 
-from ort_aie_ep.models.folder import find_model
-from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.provider import NAME
 
 pytestmark = [needs_provider, pytest.mark.usefixtures("provider")]
@@ -27,20 +25,6 @@ def written(tmp_path: Path) -> Path:
     """A context model of the test Llama."""
     provider_session(DATA / "llama" / "model.onnx", context=tmp_path / "ctx.onnx")
     return tmp_path / "ctx.onnx"
-
-
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in NO_CONTEXT])
-def test_a_context_model_gives_the_same_logits(name: str, tmp_path: Path) -> None:
-    source = find_model(DATA / name)
-    first = Decoder(provider_session(source.model, context=tmp_path / "ctx.onnx"), source, 64)
-    again = Decoder(provider_session(tmp_path / "ctx.onnx"), source, 64)
-    tokens = np.random.default_rng(0).integers(3, first.vocabulary, 40)
-    for part in np.split(tokens, [20, 21, 39]):
-        np.testing.assert_array_equal(again.forward(part), first.forward(part))
-    graph = onnx.load(tmp_path / "ctx.onnx", load_external_data=False).graph
-    left = {node.op_type for node in graph.node}
-    assert "EPContext" in left
-    assert not left & {"MatMulNBits", "GroupQueryAttention"}
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,12 @@ overlays of one xclbin."""
 
 from __future__ import annotations
 
-import gc
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from model_calls import (
     PROMPT,
@@ -24,9 +22,6 @@ from model_calls import (
     empty_cache,
     growing_cache,
 )
-from op_models import session_options
-from optimum_models import quantise, write_export
-from provider_calls import devices, needs_provider, registered
 
 import ort_aie_ep
 from ort_aie_ep.aie_kernels.build import designs_on
@@ -122,19 +117,6 @@ def test_a_token_is_one_submission(family: str, tmp_path: Path) -> None:
     as_predicted(found, folder, PROMPT, 1)
 
 
-@pytest.mark.in_turn
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_a_token_of_an_optimum_export_is_one_submission(family: str, tmp_path: Path) -> None:
-    """Their caches grow, and their angles are computed by the CPU EP."""
-    export = quantise(write_export(family, tmp_path / "export"), tmp_path / "quantised")
-    ort_aie_ep.compile(export, tmp_path / "compiled")
-    cache = growing_cache(tmp_path / "compiled")
-    vocab = json.loads((export / "config.json").read_text())["vocab_size"]
-    model = (cache, vocab, tmp_path / "compiled")
-    found = calls(*model, ["host", "sim", "sim"])[1:]
-    one_submission(found, calls(*model, ["host"] * 3)[1:], tokens_bound(len(cache) // 2))
-
-
 # Of models whose prompts run on the device: how they are compiled. The products of a prompt take
 # most of the simulator's time. The host prepares heads of 48 dimensions.
 PROMPTS: dict[str, tuple[Shape, dict[str, Any]]] = {
@@ -218,31 +200,3 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(plan: bool, tmp_path: Pa
         assert np.median(error / bound) <= 0.5
     else:
         assert (error <= bound).all(), error / bound
-
-
-@pytest.mark.in_turn
-@needs_provider
-def test_the_provider_does_what_a_compiled_model_does(tmp_path: Path) -> None:
-    """The uncompiled source: the same submissions and runs, the same bits."""
-    shape, prompt = replace(LLAMA, layers=1), 12
-    source = synth(shape, tmp_path / "model")
-    ort_aie_ep.compile(source, tmp_path / "compiled")
-    model = (empty_cache(shape), shape.vocab, tmp_path / "compiled")
-    compiled = calls(*model, ["sim"] * 3, prompt=prompt, prompt_chunk="8")
-    with registered():
-        options = session_options()
-        given = {"target": "sim", "numerics": "bf16", "prompt_chunk": "8"}
-        options.add_provider_for_devices(devices()[:1], given)
-        session = onnxruntime.InferenceSession(
-            source / "model.onnx", options, enable_fallback=False
-        )
-        found = calls(*model, ["sim"] * 3, prompt=prompt, session=session)
-        del session
-        gc.collect()
-    for got, want in zip(found, compiled, strict=True):
-        np.testing.assert_array_equal(got.logits, want.logits)
-        for name in ("submissions", "runs"):
-            assert got.counted(name) == want.counted(name) > 0
-        assert got.counted("fallbacks") == 0
-        # Packed as small as the source, which is symmetric: the device has packages for that.
-        assert got.after.widened == got.before.widened
