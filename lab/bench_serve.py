@@ -19,6 +19,15 @@ after the other on the same machine:
   of 128 steps with a row of each.
 
 Prints medians over rounds, and ratios within rounds with their least and most.
+
+    python lab/bench_serve.py SOURCE --agents 16 --turns 5 --shared 20000
+
+instead has conversations that share their beginning, four at a time: in four slots, and in a slot
+for each. What a turn reads beyond its own new tokens; times to the first token from the second turn
+on; what the model's process holds besides its slots, relative to one shared prefix and each agent's
+own tokens. Then, with --cache-dir, the first token of an agent's next turn after a restart, and how
+long the files take to read, neither in the system's memory. An answer is not in the next prompt,
+because HTTP has no token ids of it: as many random tokens are.
 """
 
 from __future__ import annotations
@@ -26,6 +35,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import re
 import shutil
@@ -36,6 +46,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +62,8 @@ import ort_aie_ep
 from ort_aie_ep.models.folder import find_model
 
 CLIENTS, PROMPT, ANSWER, SHARED = 8, 200, 128, 1000
+# Of a turn of an agent: at a time, tokens that are new, and written.
+AT_ONCE, NEW, WRITTEN = 4, 300, 32
 VOCABULARY = 4000  # what the demonstration model's tokenizer has
 DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
 
@@ -87,9 +100,12 @@ def prompt(random: np.random.Generator, tokens: int) -> list[int]:
 class Server:
     """`ort-aie serve` in a process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, *options: str, slots: int = CLIENTS, context: int = 2048
+    ) -> None:
         command = [sys.executable, "-m", "ort_aie_ep", "serve", str(folder), "--port", "0"]
-        command += ["--parallel", str(CLIENTS), "--context", "2048", "--name", "model"]
+        command += ["--parallel", str(slots), "--context", str(context), "--name", "model"]
+        command += options
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
         while not (url := re.search(r"(http://\S+)/v1$", self._process.stderr.readline())):
@@ -97,22 +113,41 @@ class Server:
                 raise SystemExit("the server has ended")
         self.client = httpx.AsyncClient(base_url=url[1], timeout=600)
 
+    @property
+    def memory(self) -> int:
+        """Bytes that the process of the model has for itself."""
+        process = self._process.pid
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        said = [Path(f"/proc/{child}/status").read_text() for child in children]
+        return 1024 * max(int(re.search(r"RssAnon:\s*(\d+)", one)[1]) for one in said)
+
     async def text(self, tokens: Sequence[int], count: int) -> tuple[float, float]:
         """Seconds to the first token of an answer, and to its end."""
+        first, seconds, _ = await self.turn(tokens, count)
+        return first, seconds
+
+    async def turn(self, tokens: Sequence[int], count: int) -> tuple[float, float, int]:
+        """The same, and how many tokens of the prompt were read."""
         body = {
             "model": "model", "prompt": tokens, "max_tokens": count, "temperature": 0,
             "ignore_eos": True, "stream": True, "logprobs": 0,
+            "stream_options": {"include_usage": True},
         }  # fmt: skip
-        start, first, pieces = time.perf_counter(), 0.0, 0
+        start, first, pieces, read = time.perf_counter(), 0.0, 0, 0
         async with self.client.stream("POST", "/v1/completions", json=body) as answer:
             answer.raise_for_status()
             async for line in answer.aiter_lines():
                 if line.startswith("data: {"):
-                    pieces += json.loads(line[6:])["choices"][0]["logprobs"] is not None
+                    event = json.loads(line[6:])
+                    if not event["choices"]:
+                        cached = event["usage"]["prompt_tokens_details"]["cached_tokens"]
+                        read = event["usage"]["prompt_tokens"] - cached
+                        continue
+                    pieces += event["choices"][0]["logprobs"] is not None
                     first = first or time.perf_counter() - start
         if pieces != count:
             raise SystemExit(f"{pieces} tokens came, not {count}")
-        return first, time.perf_counter() - start
+        return first, time.perf_counter() - start, read
 
     def close(self) -> None:
         """Ends it."""
@@ -153,6 +188,86 @@ async def measure(server: Server, random: np.random.Generator) -> dict[str, floa
     found["first token beside seven others, s"], _ = await server.text(prompt(random, PROMPT), 2)
     await gathered(others)
     return found
+
+
+@dataclass(frozen=True)
+class Agents:
+    """Conversations, and what a server made of them: of each agent's turns, seconds to the first
+    token and tokens that were read beyond the new ones; and bytes of its process."""
+
+    prompts: list[list[int]]
+    firsts: list[list[float]]
+    beyond: list[list[int]]
+    memory: int
+
+
+async def converse(server: Server, shared: list[int], count: int, turns: int) -> Agents:
+    """`count` agents of `turns` turns each, `AT_ONCE` at a time."""
+    random, places = np.random.default_rng(1), asyncio.Semaphore(AT_ONCE)
+    found = Agents([list(shared) for _ in range(count)], [], [], server.memory)
+    await server.text(shared, 1)
+    for _ in range(turns):
+
+        async def turn(tokens: list[int]) -> tuple[float, int]:
+            async with places:
+                first, _, read = await server.turn(tokens, WRITTEN)
+            return first, read - NEW
+
+        for tokens in found.prompts:
+            tokens += prompt(random, NEW)
+        done = await asyncio.gather(*map(turn, found.prompts))
+        found.firsts.append([first for first, _ in done])
+        found.beyond.append([beyond for _, beyond in done])
+    return replace(found, memory=server.memory - found.memory)
+
+
+def cold(folder: Path) -> None:
+    """Makes the system forget the files of a folder, which are on the disk."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def measure_agents(compiled: Path, count: int, turns: int, tokens: int) -> None:
+    """Measures conversations, and prints."""
+    shared = prompt(np.random.default_rng(0), tokens)
+    longest = tokens + turns * NEW + WRITTEN
+    kept = compiled.with_name("kept")
+    later: list[float] = []
+    for slots, options in ((AT_ONCE, ("--cache-dir", str(kept))), (count, ())):
+        server = Server(compiled, *options, slots=slots, context=longest + NEW)
+        found = asyncio.run(converse(server, shared, count, turns))
+        server.close()
+        later.append(statistics.median(t for turn in found.firsts[1:] for t in turn))
+        beyond = [max(turn) for turn in found.beyond]
+        print(f"{slots} slots: first token of a later turn {later[-1]:.3f} s; ", end="")
+        print(f"at most read beyond the new tokens, by turn: {beyond}")
+        if slots == AT_ONCE:
+            decoder = find_model(compiled).genai_config["model"]["decoder"]
+            each = 8 * math.prod(
+                decoder[name] for name in
+                ("num_hidden_layers", "num_key_value_heads", "head_size")
+            )  # fmt: skip
+            own = (tokens + count * turns * NEW) * each
+            besides = found.memory - slots * longest * each
+            print(f"memory besides slots: {besides / 1e6:.1f} MB; ", end="")
+            print(f"one prefix and all own tokens: {own / 1e6:.1f} MB")
+            agent = found.prompts[0]
+    print(f"first token, {AT_ONCE} slots / {count} slots: {later[0] / later[1]:.2f}")
+    cold(kept)
+    start = time.perf_counter()
+    size = sum(len(path.read_bytes()) for path in kept.iterdir())
+    reading = time.perf_counter() - start
+    cold(kept)
+    server = Server(compiled, "--cache-dir", str(kept), slots=AT_ONCE, context=longest + NEW)
+    agent += prompt(np.random.default_rng(2), 64)
+    first, _, read = asyncio.run(server.turn(agent, 1))
+    server.close()
+    print(
+        f"after a restart: first token of {len(agent)} tokens {first:.3f} s, {read} read; ", end=""
+    )
+    print(f"all {size / 1e6:.1f} MB of files take {reading:.3f} s")
 
 
 class Batching:
@@ -210,6 +325,9 @@ def main() -> None:
     parser.add_argument("source", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--agents", type=int)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--shared", type=int, default=20000)
     given = parser.parse_args()
     rounds: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="bench-serve-") as scratch:
@@ -217,6 +335,9 @@ def main() -> None:
         ort_aie_ep.compile(given.source, compiled, last_logits=True)
         for file in DEMO.glob("tokenizer*"):
             shutil.copy(file, compiled)
+        if given.agents:
+            measure_agents(compiled, given.agents, given.turns, given.shared)
+            return
         peers: dict[str, Batching | Sequences] = {}
         if given.peers:
             folder = find_model(given.source)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 from ort_aie_ep.errors import AieError
 
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
+
+
+def size_of(text: str, what: str, more: str = "") -> int:
+    """Bytes, of a text such as "20GB".
+
+    Raises:
+        AieError: `what` has another text; `more` says what it may have besides.
+    """
+    size = _SIZE.fullmatch(text.strip())
+    if size is None:
+        raise AieError(f"{what} is {text!r}; expected a size such as 20GB{more}")
+    return int(float(size[1]) * 1000 ** " KMGT".index(size[2].upper() or " "))
 
 
 def size_text(size: float) -> str:

@@ -22,9 +22,10 @@ from typing import Any
 
 import ort_aie_ep
 from ort_aie_ep.batch.completer import Completer, Request, Settings
-from ort_aie_ep.batch.parts import Tally, attempt, begun, model_digest, read_part, write_part
+from ort_aie_ep.batch.parts import Tally, attempt, begun, read_part, write_part
 from ort_aie_ep.batch.prompts import digest, read_prompts
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.files import model_digest
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.progress import Progress
 from ort_aie_ep.requirements import require, runtime_version

@@ -11,7 +11,6 @@ say that it had finished) is still there once. What is missing is what has to be
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -135,25 +134,6 @@ def read_part(folder: Path, part: int, requests: Sequence[Request]) -> Tally | N
     except (OSError, ValueError, TypeError, KeyError):
         pass
     return None
-
-
-def model_digest(model: Path) -> str:
-    """A hash of the names and contents of a model folder's files.
-
-    Raises:
-        AieError: the folder is missing, or a file cannot be read.
-    """
-    if not model.is_dir():
-        raise AieError(f"the model {model} is missing")
-    found = hashlib.sha256()
-    try:
-        for path in sorted(path for path in model.rglob("*") if path.is_file()):
-            with path.open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
-            found.update(f"{path.relative_to(model)} {content}\n".encode())
-    except OSError as error:
-        raise AieError(f"{error.filename} cannot be read: {error.strerror}") from error
-    return found.hexdigest()
 
 
 def _attempts(folder: Path, part: int) -> Path:

@@ -101,6 +101,21 @@ def serve_command(
             min=0, metavar="SECONDS", help="How long running texts may continue after SIGTERM."
         ),
     ] = 30.0,
+    cache_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Memory for conversations that have no slot, such as 8GB. Default: a quarter of "
+            "what is free.",
+        ),
+    ] = None,
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep them in files too, for a later start."),
+    ] = None,
+    cache_files: Annotated[
+        str, typer.Option(metavar="SIZE", help="Size of all these files, at most.")
+    ] = "16GB",
     draft: DraftOption = 0,
     draft_model: DraftModelOption = None,
     target: TargetOption = None,
@@ -129,7 +144,9 @@ def serve_command(
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
 
+    from ort_aie_ep.disk import size_of
     from ort_aie_ep.running.loop import open_loop
+    from ort_aie_ep.running.prefixes import Keeping
     from ort_aie_ep.serving.app import LOOPBACK, Server, create_app
     from ort_aie_ep.serving.engine import Engine
     from ort_aie_ep.serving.limits import (
@@ -145,6 +162,12 @@ def serve_command(
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
+    keeping = Keeping(
+        None if cache_memory is None else size_of(cache_memory, "--cache-memory"),
+        cache_dir,
+        size_of(cache_files, "--cache-files"),
+        api_key or "",
+    )
     # By itself SIGTERM would end this process alone, and leave the model's to find out.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with ExitStack() as stack:
@@ -152,7 +175,14 @@ def serve_command(
         model, guessing = stack.enter_context(opened(folder, draft, draft_model, options.target))
         with console.bar("open the model"):
             opening = partial(
-                open_loop, model.folder, options, parallel, context, draft=draft, drafter=guessing
+                open_loop,
+                model.folder,
+                options,
+                parallel,
+                context,
+                draft=draft,
+                drafter=guessing,
+                keeping=keeping,
             )
             engine = stack.enter_context(Engine(opening, queue))
         console.note(_size(engine.facts))
@@ -210,7 +240,8 @@ def _size(facts: Facts) -> str:
 
     size = facts.context * facts.token_bytes
     caches = f", each with a cache of up to {size_text(size)}" if size else ""
-    return f"{facts.slots} texts at a time of {facts.context:,} tokens{caches}"
+    kept = f"; {size_text(facts.kept)} for others" if facts.kept else ""
+    return f"{facts.slots} texts at a time of {facts.context:,} tokens{caches}{kept}"
 
 
 def _is_loopback(host: str) -> bool:

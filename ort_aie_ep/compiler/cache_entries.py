@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ort_aie_ep import platforms
+from ort_aie_ep.disk import size_of
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import open_regular
@@ -32,10 +33,8 @@ LIMIT_VARIABLE = "ORT_AIE_CACHE_LIMIT"
 DEFAULT_LIMIT = 32_000_000_000
 # When another process works in the cache, it removes what a killed process left.
 LEFTOVER_SECONDS = 24 * 3600
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _KEY, _INDEX = re.compile(r"[0-9a-f]{40}"), re.compile(r"\.?[0-9a-f]{40}\.json.*")
 _JUST_MADE = 60  # seconds in which a work folder may not be locked yet
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,7 @@ def cache_limit(given: str | None = None) -> int | None:
         return DEFAULT_LIMIT
     if text.strip().lower() == "none":
         return None
-    size = _SIZE.fullmatch(text.strip())
-    if size is None:
-        raise AieError(f"{LIMIT_VARIABLE} is {text!r}; expected a size such as 20GB, or none")
-    return int(float(size[1]) * _UNITS[size[2].upper()])
+    return size_of(text, LIMIT_VARIABLE, ", or none")
 
 
 def entries(cache: Path) -> list[Entry]:

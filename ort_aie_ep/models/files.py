@@ -74,6 +74,25 @@ def file_hash(path: Path, count: Count | None = None) -> str:
     return digest.hexdigest()
 
 
+def model_digest(model: Path) -> str:
+    """A hash of the names and contents of a model folder's files.
+
+    Raises:
+        AieError: the folder is missing, or a file cannot be read.
+    """
+    if not model.is_dir():
+        raise AieError(f"the model {model} is missing")
+    found = hashlib.sha256()
+    try:
+        for path in sorted(path for path in model.rglob("*") if path.is_file()):
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            found.update(f"{path.relative_to(model)} {content}\n".encode())
+    except OSError as error:
+        raise AieError(f"{error.filename} cannot be read: {error.strerror}") from error
+    return found.hexdigest()
+
+
 def is_regular(path: Path) -> bool:
     """Whether a regular file, or a link to one, is there. False if no file can have the name."""
     try:

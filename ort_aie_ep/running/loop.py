@@ -5,10 +5,11 @@ reads the weights once for all of them; then a chunk of one prompt that is being
 short prompts, so that no text waits longer than a chunk. Texts that are written lie side by side in
 the slots from 0 on.
 
-A prompt that begins like what a slot holds is not read again: the slot goes on, or, if another text
-has it or it holds much else, what is common is copied. What is read of a prompt is at least
-`LEAST_READ` tokens or all of it, and its chunks are no shorter, so that each token is computed as a
-prompt's is, whatever was there before: by a GEMM, whose rows do not depend on each other.
+A prompt that begins like what a slot holds is not read again: the slot goes on. What the slot lacks
+and other texts had comes from `running.prefixes`, also between two chunks, when one of them is
+ahead. What is read of a prompt is at least `LEAST_READ` tokens or all of it, and its chunks are no
+shorter, so that each token is computed as a prompt's is, whatever was there before: by a GEMM,
+whose rows do not depend on each other.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ort_aie_ep.running.chunks import CHUNK_BESIDE_TEXTS
 from ort_aie_ep.running.drafts import Drafted, Drafting, Drafts, open_drafts
 from ort_aie_ep.running.guidance import Guide
 from ort_aie_ep.running.logprobs import Telling
+from ort_aie_ep.running.prefixes import Keeping, Prefixes, open_prefixes
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.sampling import Choosing, Row, choose, log_probabilities
 from ort_aie_ep.running.slots import Slots, open_slots
@@ -41,8 +43,6 @@ from ort_aie_ep.runtime.sessions import Options
 
 # More than the rows that a product computes as single ones (`most_rows` of the host's kernels).
 LEAST_READ = 64
-# A shorter beginning is not worth a copy, or the loss of what a slot holds.
-LEAST_COPIED = 16
 
 Event = Piece | Usage | AieError
 
@@ -61,6 +61,8 @@ class Text:
         read: tokens of the prompt that are in a cache.
         telling: what is to be told of its tokens' probabilities; None if nothing is.
         drafting: what is known of guesses for it; None if there are none.
+        chain: keys of its blocks, as far as they were needed.
+        kept: how many of them were kept.
     """
 
     turn: Turn
@@ -76,6 +78,8 @@ class Text:
     prompt: int = field(init=False)
     cached: int | None = None
     read: int = 0
+    chain: list[bytes] = field(default_factory=list)
+    kept: int = 0
 
     def __post_init__(self) -> None:
         self.prompt = len(self.tokens)
@@ -92,13 +96,11 @@ class _Slot:
 
     Attributes:
         tokens: those whose keys and values are in the cache.
-        read: how many of them were computed as a prompt's.
         text: who uses it now.
         used: when it was used last, by the loop's clock.
     """
 
     tokens: list[int] = field(default_factory=list)
-    read: int = 0
     text: Text | None = None
     used: int = 0
 
@@ -120,6 +122,7 @@ class Loop:
         slots: how many texts are written at the same time.
         waiting: texts that have no slot yet.
         drafts: guesses for texts, or None.
+        prefixes: what outlives a slot, or None.
     """
 
     def __init__(
@@ -130,12 +133,13 @@ class Loop:
         sampling: Sampling | None = None,
         chunk: int = CHUNK_BESIDE_TEXTS,
         drafts: Drafts | None = None,
+        prefixes: Prefixes | None = None,
     ) -> None:
         self.asking, self.context, self.slots = asking, context, slots
         self.prompts = asking.prompts
         self.waiting: deque[Text] = deque()
         self.sampling = sampling or Sampling()
-        self._chunk, self.drafts = chunk, drafts
+        self._chunk, self.drafts, self.prefixes = chunk, drafts, prefixes
         self._places = [_Slot() for _ in range(slots.count)]
         self._writing = 0  # so many slots from 0 on are being written
         self._clock = 0
@@ -204,7 +208,7 @@ class Loop:
         self._writing = 0
         for index, place in enumerate(self._places):
             self.slots.keep(index, 0, len(place.tokens))
-            place.tokens, place.read, place.text = [], 0, None
+            place.tokens, place.text = [], None
 
     def step(self) -> list[tuple[Text, Event]]:
         """One token of each text that is being written, and one chunk of a prompt, or of several
@@ -230,14 +234,15 @@ class Loop:
         used longest ago."""
         while self.waiting and (free := [p for p in self._places if p.text is None]):
             text = self.waiting.popleft()
-            best = max(free, key=lambda place: place.common(text.tokens))
+            best = max(free, key=lambda place: (place.common(text.tokens), -place.used))
             if 2 * best.common(text.tokens) < min(len(best.tokens), len(text.tokens)):
                 best = min(free, key=lambda place: place.used)
             self._clock += 1
             best.text, best.used = text, self._clock
+            self._begin(self._places.index(best))
 
     def _begin(self, index: int) -> None:
-        """Makes a slot hold what it, or another one, has of the prompt that it is to read."""
+        """Makes a slot hold what it, or another text, has of the prompt that it is to read."""
         place, text = self._places[index], self._text(index)
         held, most = len(place.tokens), max(text.prompt - LEAST_READ, 0)
         own = place.common(text.tokens)
@@ -245,17 +250,26 @@ class Loop:
             own = min(own, most)
         elif own < held or held == text.prompt:
             own = 0
-        # Not what others wrote, which was not computed as a prompt's.
-        shared = [min(other.common(text.tokens), other.read, most) for other in self._places]
-        source = max(range(len(shared)), key=shared.__getitem__)
-        if shared[source] < own + LEAST_COPIED:
-            kept = self.slots.keep(index, own, held)
-            place.read = min(kept, place.read)
-        else:
-            self.slots.keep(index, 0, held)
-            kept = place.read = self.slots.copy(source, index, shared[source])
+        kept = self.slots.keep(index, own, held)
         place.tokens = text.tokens[:kept]
         text.cached = text.read = kept
+        self._fill(index)
+
+    def _fill(self, index: int) -> None:
+        """The same, of what others have read."""
+        place, text = self._places[index], self._text(index)
+        if self.prefixes is None or text.read >= (most := text.prompt - LEAST_READ):
+            return
+        held = self.prefixes.fill(index, text.tokens, text.chain, text.read, most)
+        place.tokens += text.tokens[text.read : held]
+        text.cached = (text.cached or 0) + held - text.read
+        text.read = held
+
+    def _keep(self, place: _Slot, text: Text) -> None:
+        """Keeps the blocks of a text that are complete."""
+        if self.prefixes is not None:
+            index = self._places.index(place)
+            text.kept = self.prefixes.keep(index, place.tokens, text.chain, text.kept)
 
     def _text(self, index: int) -> Text:
         text = self._places[index].text
@@ -268,7 +282,7 @@ class Loop:
         place = self._places[index]
         if forget:
             self.slots.keep(index, 0, len(place.tokens))
-            place.tokens, place.read = [], 0
+            place.tokens = []
         self._clock += 1
         place.text, place.used = None, self._clock
         if index < self._writing:
@@ -303,8 +317,7 @@ class Loop:
 
     def _part(self, index: int) -> int:
         """How many tokens of its prompt a slot reads at once, now."""
-        if self._text(index).cached is None:
-            self._begin(index)
+        self._fill(index)
         left = self._left(index)
         return left if left < self._chunk + LEAST_READ else self._chunk
 
@@ -318,10 +331,9 @@ class Loop:
             logits = self.slots.run(np.array([part]), np.array([before]), index, 1)[0, -1]
         except Exception as error:
             return self._fail(text, error)
-        if place.read == before:
-            place.read += size
         place.tokens += part
         text.read += size
+        self._keep(place, text)
         if size < left:
             return []
         self._swap(index, self._writing)
@@ -366,6 +378,7 @@ class Loop:
                     more, taken = self._verify(text, place, guesses, values)
                     events += more
                 self._take_back(place, held + 1 + taken)
+                self._keep(place, text)
         return events
 
     def _take_back(self, place: _Slot, length: int) -> None:
@@ -545,13 +558,16 @@ def open_loop(
     chunk: int = CHUNK_BESIDE_TEXTS,
     draft: int = 0,
     drafter: ModelFolder | None = None,
+    keeping: Keeping | None = None,
 ) -> Loop:
     """Opens a model that writes up to `slots` texts of `context` tokens at the same time; as many
     as the model and memory have (`open_slots`) if it is None. With `draft`, up to so many tokens
-    are guessed by `drafter`, a smaller model, or else from the text (`running.drafts`).
+    are guessed by `drafter`, a smaller model, or else from the text (`running.drafts`). What
+    `keeping` says outlives the slots (`running.prefixes`).
 
     Raises:
-        AieError: the model cannot be opened, or `context` exceeds the model's.
+        AieError: the model cannot be opened, `context` exceeds the model's, or the model cannot do
+            what is asked for.
     """
     longest = context_length(folder)
     if context is not None and context > longest:
@@ -561,7 +577,8 @@ def open_loop(
     context = opened.context
     asking = Asking(prompts, opened.vocabulary)
     drafts = open_drafts(opened, folder, options, draft, drafter, context) if draft else None
-    return Loop(opened, asking, context, sampling_of(folder), chunk, drafts)
+    prefixes = open_prefixes(opened, folder, options, keeping, (draft, drafter))
+    return Loop(opened, asking, context, sampling_of(folder), chunk, drafts, prefixes)
 
 
 def sampling_of(folder: ModelFolder) -> Sampling:

@@ -42,10 +42,12 @@ class Slots(Protocol):
         rewinds: whether a slot can forget its last tokens.
         context: tokens that a slot has room for.
         token_bytes: what the cache of a token takes; 0 if that is not known.
+        unshared: why no text can have another one's beginning; empty if it can.
     """
 
     context: int
     token_bytes: int
+    unshared: str
     count: int
     vocabulary: int
     together: bool
@@ -70,17 +72,17 @@ class Slots(Protocol):
         then holds: `length`, or 0 if this model's caches cannot go back."""
         ...
 
-    def copy(self, source: int, target: int, length: int) -> int:
-        """Makes a slot hold the first tokens of another one: how many, `length` or 0."""
-        ...
-
     def swap(self, one: int, other: int, held: int) -> None:
         """Exchanges two slots, which hold up to `held` tokens."""
         ...
 
 
 class Pool:
-    """Slots in the rows of shared buffers."""
+    """Slots in the rows of shared buffers.
+
+    Attributes:
+        layout: type, KV heads and head size of each buffer.
+    """
 
     together = True
 
@@ -90,11 +92,11 @@ class Pool:
         self.context, self.token_bytes = decoder.capacity, decoder.token_bytes
         # A sliding window's buffer may be shorter than the context: what slides out is gone.
         self.rewinds = all(b.shape[2] >= decoder.capacity for b in decoder.buffers.values())
-        if not self.rewinds and not note:
-            self.note = (
-                "its caches keep a window's last tokens only (sliding_window_cache), so no text "
-                "shares another one's beginning"
-            )
+        self.unshared = ""
+        if not self.rewinds:
+            self.unshared = "its caches keep a window's last tokens only (sliding_window_cache)"
+            self.note = note or f"{self.unshared}, so no text shares another one's beginning"
+        self.layout = [(str(b.dtype), b.shape[1], b.shape[3]) for b in decoder.buffers.values()]
 
     def run(
         self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0
@@ -106,13 +108,28 @@ class Pool:
         """See `Slots`."""
         return length if length == held or self.rewinds else 0
 
-    def copy(self, source: int, target: int, length: int) -> int:
-        """See `Slots`."""
-        if not self.rewinds:
-            return 0
+    def rows(self, slot: int, start: int, count: int) -> npt.NDArray[np.uint8]:
+        """A copy of what a slot has of `count` tokens, (count · token_bytes): one buffer's rows
+        after the other's."""
+        rows = np.empty(count * self.token_bytes, np.uint8)
+        for buffer, part in self._parts(rows, count):
+            part[...] = buffer[slot, :, start : start + count]
+        return rows
+
+    def put(self, slot: int, start: int, rows: npt.NDArray[np.uint8], count: int) -> None:
+        """Copies the first `count` tokens of such `rows` into a slot."""
+        for buffer, part in self._parts(rows, len(rows) // self.token_bytes):
+            buffer[slot, :, start : start + count] = part[:, :count]
+
+    def _parts(
+        self, rows: npt.NDArray[np.uint8], count: int
+    ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        at = 0
         for buffer in self._decoder.buffers.values():
-            buffer[target, :, :length] = buffer[source, :, :length]
-        return length
+            heads, size = buffer.shape[1], buffer.shape[3]
+            end = at + heads * count * size * buffer.itemsize
+            yield buffer, rows[at:end].view(buffer.dtype).reshape(heads, count, size)
+            at = end
 
     def swap(self, one: int, other: int, held: int) -> None:
         """See `Slots`."""
@@ -129,7 +146,7 @@ class Separate:
     together = False
 
     def __init__(self, decoders: list[Decoder], why: str) -> None:
-        self._decoders = decoders
+        self._decoders, self.unshared = decoders, why
         self.note = f"{why}: each text's token is a call of its own"
         self.count = len(decoders)
         self.vocabulary, self.every_row = decoders[0].vocabulary, decoders[0].every_row
@@ -146,11 +163,6 @@ class Separate:
         """See `Slots`."""
         return self._decoders[slot].keep(length)
 
-    def copy(self, source: int, target: int, length: int) -> int:
-        """See `Slots`."""
-        self._decoders[target].reset()
-        return 0
-
     def swap(self, one: int, other: int, held: int) -> None:
         """See `Slots`."""
         decoders = self._decoders
@@ -161,7 +173,8 @@ class GenaiSlots:
     """Slots that are generators of onnxruntime-genai."""
 
     together = every_row = False
-    note = "onnxruntime-genai runs it: each text's token is a call of its own"
+    unshared = "onnxruntime-genai runs it"
+    note = f"{unshared}: each text's token is a call of its own"
 
     def __init__(self, folder: ModelFolder, options: Options, count: int, context: int) -> None:
         """Opens the model.
@@ -202,10 +215,6 @@ class GenaiSlots:
             self.rewinds = False
             return 0
         return length
-
-    def copy(self, source: int, target: int, length: int) -> int:
-        """See `Slots`."""
-        return 0
 
     def swap(self, one: int, other: int, held: int) -> None:
         """See `Slots`."""

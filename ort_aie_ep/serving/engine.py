@@ -50,6 +50,7 @@ class Facts:
         chat: whether it has a chat template.
         slots: how many texts it writes at the same time.
         token_bytes: what the cache of a token takes; 0 if that is not known.
+        kept: bytes of memory for texts that have no slot.
         note: what a user should know of how it runs; may be empty.
     """
 
@@ -57,6 +58,7 @@ class Facts:
     chat: bool
     slots: int
     token_bytes: int
+    kept: int
     note: str
 
 
@@ -75,10 +77,14 @@ def _work(pipe: Connection, opening: Callable[[], Loop]) -> None:
             pipe.send((0, error))
         return
     with suppress(EOFError, OSError):  # the server is gone
-        slots = loop.slots
-        facts = Facts(loop.context, loop.prompts.chat, slots.count, slots.token_bytes, slots.note)
+        slots, kept = loop.slots, loop.prefixes.limit if loop.prefixes else 0
+        facts = Facts(
+            loop.context, loop.prompts.chat, slots.count, slots.token_bytes, kept, slots.note
+        )
         pipe.send((0, facts))
         _advance(pipe, loop)
+    if loop.prefixes is not None:
+        loop.prefixes.close()
 
 
 def _advance(pipe: Connection, loop: Loop) -> None:

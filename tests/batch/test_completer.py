@@ -15,8 +15,9 @@ import ort_aie_ep
 from ort_aie_ep.batch import Completer
 from ort_aie_ep.batch.completer import Completion, Request, Settings
 from ort_aie_ep.batch.job import Recorder
-from ort_aie_ep.batch.parts import attempt, model_digest, part_file
+from ort_aie_ep.batch.parts import attempt, part_file
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.files import model_digest
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running.generate import Decoder, greedy

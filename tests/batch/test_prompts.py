@@ -18,6 +18,7 @@ from ort_aie_ep.batch.parts import Tally
 from ort_aie_ep.batch.prompts import digest, read_prompts
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.files import model_digest
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "prompt": "one"},
@@ -218,11 +219,11 @@ def test_the_digest_of_a_model_reads_all_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for name in ("model.onnx", "sub/encoder.onnx"):
         (tmp_path / name).write_text("x")
-    found = {parts.model_digest(tmp_path)}
+    found = {model_digest(tmp_path)}
     (tmp_path / "sub/encoder.onnx").write_text("y")
-    found.add(parts.model_digest(tmp_path))
+    found.add(model_digest(tmp_path))
     (tmp_path / "sub/encoder.onnx").rename(tmp_path / "encoder.onnx")
-    assert len({*found, parts.model_digest(tmp_path)}) == 3
+    assert len({*found, model_digest(tmp_path)}) == 3
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,6 @@ class ScriptedSlots:
     def keep(self, slot: int, length: int, held: int) -> int:
         return length
 
-    def copy(self, source: int, target: int, length: int) -> int:
-        return length
-
     def swap(self, one: int, other: int, held: int) -> None:
         pass
 

@@ -22,6 +22,7 @@ from ort_aie_ep.running import slots as slots_module
 from ort_aie_ep.running.chunks import CHUNK_ALONE, CHUNK_BESIDE_TEXTS
 from ort_aie_ep.running.genai import entries
 from ort_aie_ep.running.loop import LEAST_READ, Event, Loop, Text, open_loop
+from ort_aie_ep.running.prefixes import BLOCK
 from ort_aie_ep.running.run import run_in_genai, run_in_session
 from ort_aie_ep.running.templates import ChatTemplate, find_template
 from ort_aie_ep.running.text import Stops
@@ -178,20 +179,6 @@ def test_a_later_turn_has_the_logits_of_a_fresh_one(name: str, tmp_path: Path) -
         np.testing.assert_allclose(logits[0], logits[1], atol=TIE, rtol=0)
 
 
-def test_each_conversation_keeps_a_cache_until_others_need_it(model: Path) -> None:
-    loop = opened(model, 2)
-
-    def cached(prompt: list[int]) -> int:
-        return written(loop, Turn(prompt, max_tokens=1))[1].cached_tokens
-
-    more = [61] * LEAST_READ
-    one, two, three = ([start, *range(50, 60)] for start in (5, 6, 7))
-    assert [cached(prompt) for prompt in (one, two)] == [0, 0]
-    assert [cached([*prompt, *more]) for prompt in (one, two)] == [11, 11]
-    assert cached(three) == 0  # in the place of the one that was used longest ago
-    assert [cached([*prompt, *more]) for prompt in (two, one)] == [11, 0]
-
-
 def test_a_text_that_is_given_up_leaves_its_cache_to_the_next(model: Path) -> None:
     loop = opened(model)
     prompt = [9] * (LEAST_READ + 10)
@@ -231,7 +218,7 @@ def test_several_short_prompts_are_read_between_two_steps(model: Path) -> None:
     assert [text.written for text in texts] == [1, 1, 0]
     loop.step()
     assert [text.written for text in (running, *texts, more)] == [3, 2, 2, 1, 1]
-    assert more.cached == 150 - LEAST_READ
+    assert more.cached == BLOCK
 
 
 def test_a_model_that_fails_ends_its_texts_and_no_others(model: Path) -> None:

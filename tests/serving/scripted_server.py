@@ -62,10 +62,6 @@ class Slots:
         del self._held[slot][length:]
         return length
 
-    def copy(self, source: int, target: int, length: int) -> int:
-        self._held[target] = self._held[source][:length]
-        return length
-
     def swap(self, one: int, other: int, held: int) -> None:
         self._held[one], self._held[other] = self._held[other], self._held[one]
 

@@ -468,11 +468,14 @@ def runs(process: int) -> bool:
     return False
 
 
-def test_a_model_process_that_dies_is_replaced(model: Path, tmp_path: Path) -> None:
+def test_a_model_process_that_dies_is_replaced_and_finds_files(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / NAME
     shutil.copytree(model, folder)
-    with serving(folder) as served:
+    kept = tmp_path / "kept"
+    with serving(folder, "--cache-dir", str(kept)) as served:
         create = served.client(timeout=60).completions.create
+        create(model=NAME, prompt=[7] * 200, max_tokens=1)
+        until(lambda: len([*kept.glob("*.kv")]) == 3)
         stream = create(model=NAME, prompt=PROMPT, max_tokens=LONG, stream=True)
         next(stream)
         folder.rename(tmp_path / "away")
@@ -484,7 +487,9 @@ def test_a_model_process_that_dies_is_replaced(model: Path, tmp_path: Path) -> N
             create(model=NAME, prompt=PROMPT)
         (tmp_path / "away").rename(folder)
         until(lambda: served.get("/health").status_code == 200)
-        assert create(model=NAME, prompt=PROMPT, max_tokens=3).choices[0].text
+        before = metrics(served)["ort_aie_cached_tokens_total"]
+        assert create(model=NAME, prompt=[7] * 200, max_tokens=3).choices[0].text
+        assert metrics(served)["ort_aie_cached_tokens_total"] == before + 200 - LEAST_READ
         assert served.requests == 0
 
 

@@ -1,0 +1,341 @@
+"""Prefixes: keys and values of the beginnings of texts, which outlive the slots they were made in.
+
+A block is `BLOCK` tokens. Its key is a hash of the key before it and of its tokens, so a key says
+everything that its rows depend on: the first one is of the model, of how it is computed, and of who
+asks. Blocks are kept when they are complete, so that texts that begin alike also share while they
+run. A block that many texts begin with is there once. With a folder, blocks are in files too, where
+a later process finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import re
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+import ort_aie_ep
+from ort_aie_ep import _native
+from ort_aie_ep.disk import size_text
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.files import blake2b, file_hash, model_digest, open_regular, written_beside
+from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.platforms import free_memory
+from ort_aie_ep.running.slots import Pool, Slots
+from ort_aie_ep.runtime.sessions import Options
+
+# As many tokens as are read of a prompt at least: smaller ones would save nothing. Larger ones
+# would leave more of a text's end to be read again, and a file has megabytes with these.
+BLOCK = 64
+# Of other programs, or of another form of these files, none begins so.
+_MAGIC = b"aie-kv1\n"
+_NAME = re.compile(r"\.?[0-9a-f]{40}\.kv(-[0-9a-f]+)?")
+_HEADER = len(_MAGIC) + 20 + 4  # key and checksum
+# Files that are read at once, and blocks that may wait to be written.
+_READERS, _AHEAD, _WAITING = 4, 8, 64
+# After a fault, how long nothing is written; and when an unfinished file is nobody's.
+_PAUSE_SECONDS, _LEFT_SECONDS = 60, 3600
+
+Rows = npt.NDArray[np.uint8]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What is to be kept.
+
+    Attributes:
+        memory: bytes in memory; None for a quarter of what is free when the model is open.
+        folder: where files are, or None for none.
+        files: bytes of all files in it.
+        key: whose texts these are: who has another one finds nothing.
+    """
+
+    memory: int | None = None
+    folder: Path | None = None
+    files: int = 16 * 10**9
+    key: str = ""
+
+
+class Prefixes:
+    """Blocks of the texts of some slots, the least recently used of which go first.
+
+    Attributes:
+        limit: bytes that they have in memory, at most.
+    """
+
+    def __init__(
+        self, slots: Pool, limit: int, root: bytes = b"", files: Files | None = None
+    ) -> None:
+        """Keeps up to `limit` bytes in memory. The `root` is the key before all texts."""
+        self.limit, self._slots, self._root, self._files = limit, slots, root, files
+        self._most = limit // (BLOCK * slots.token_bytes)
+        self._rows: OrderedDict[bytes, Rows] = OrderedDict()
+
+    def fill(
+        self, slot: int, tokens: Sequence[int], chain: list[bytes], held: int, most: int
+    ) -> int:
+        """Makes a slot that holds the first `held` of `tokens` hold more, up to `most`: how many.
+
+        `chain` has the keys of a text's blocks, as far as they were needed.
+        """
+        self._extend(chain, tokens)
+        own, first = chain[: -(-most // BLOCK)], held // BLOCK
+        self._touch(own)
+        for number, rows in enumerate(self._found(own, first), first):
+            stop = min((number + 1) * BLOCK, most)
+            self._slots.put(slot, number * BLOCK, rows, stop - number * BLOCK)
+            held = stop
+        return held
+
+    def keep(self, slot: int, tokens: Sequence[int], chain: list[bytes], first: int) -> int:
+        """Keeps the blocks of a slot that holds `tokens`, from the block `first` on: how many there
+        are."""
+        count = len(tokens) // BLOCK
+        if first >= count:
+            return first
+        self._extend(chain, tokens)
+        own = chain[:count]
+        self._touch(own)
+        for number in range(first, count):
+            key, fits = own[number], number < self._most
+            rows, stored = self._rows.get(key), self._files is None or self._files.touch(key)
+            if rows is None and (fits or not stored):
+                rows = self._slots.rows(slot, number * BLOCK, BLOCK)
+                self._add(number, key, rows)
+            if self._files is not None and rows is not None and not stored:
+                self._files.write(key, rows)
+        self._touch(own)
+        return count
+
+    def close(self) -> None:
+        """Finishes what is being written, unless that takes long."""
+        if self._files is not None:
+            self._files.close()
+
+    def _extend(self, chain: list[bytes], tokens: Sequence[int]) -> None:
+        for start in range(len(chain) * BLOCK, len(tokens) - BLOCK + 1, BLOCK):
+            content = np.array(tokens[start : start + BLOCK], "<i8").tobytes()
+            chain.append(blake2b((chain[-1] if chain else self._root) + content).digest())
+
+    def _touch(self, chain: Sequence[bytes]) -> None:
+        # No block is of use without those before it: the last ones go first.
+        for key in reversed(chain):
+            if key in self._rows:
+                self._rows.move_to_end(key)
+
+    def _add(self, number: int, key: bytes, rows: Rows) -> None:
+        if number < self._most:  # or else it would take the place of the ones before it
+            self._rows[key] = rows
+            while len(self._rows) > self._most:
+                self._rows.popitem(last=False)
+
+    def _found(self, chain: Sequence[bytes], first: int) -> Iterator[Rows]:
+        """The blocks from `first` on, up to one that is missing."""
+        size = BLOCK * self._slots.token_bytes
+        for start in range(first, len(chain), _AHEAD):
+            part = chain[start : start + _AHEAD]
+            missing = [key for key in part if key not in self._rows] if self._files else []
+            read = dict(self._files.read(missing, size)) if self._files and missing else {}
+            for number, key in enumerate(part, start):
+                rows = self._rows.get(key)
+                if rows is None and (rows := read.get(key)) is not None:
+                    self._add(number, key, rows)
+                if rows is None:
+                    return
+                yield rows
+
+
+class Files:
+    """Blocks in a folder, which other processes use too: a file for each, named by its key."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        """Makes the folder, for this user alone, if it is missing.
+
+        Raises:
+            AieError: it cannot be made, or read.
+        """
+        self._folder, self._limit = folder, limit
+        self._said: set[str] = set()
+        self._not_before = 0.0
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._bytes = self._trim()
+        except OSError as error:
+            raise AieError(f"{folder} cannot have files: {error.strerror}") from error
+        self._readers = ThreadPoolExecutor(_READERS, "prefixes")
+        self._waiting: queue.Queue[tuple[bytes, Rows] | None] = queue.Queue(_WAITING)
+        self._writer = threading.Thread(target=self._work, daemon=True)
+        self._writer.start()
+
+    def touch(self, key: bytes) -> bool:
+        """Marks a block as used now: whether it is there."""
+        with suppress(OSError):
+            os.utime(self._path(key))
+            return True
+        return False
+
+    def read(self, keys: Sequence[bytes], size: int) -> Iterator[tuple[bytes, Rows]]:
+        """The blocks of `size` bytes that are there, with their keys."""
+        read = self._readers.map(lambda key: self._read(key, size), keys)
+        return ((key, rows) for key, rows in zip(keys, read, strict=True) if rows is not None)
+
+    def write(self, key: bytes, rows: Rows) -> None:
+        """Writes a block, some time; a disk that is much too slow has none of it."""
+        with suppress(queue.Full):
+            self._waiting.put_nowait((key, rows))
+
+    def close(self) -> None:
+        """Waits for what is being written, for a second."""
+        with suppress(queue.Full):
+            self._waiting.put(None, timeout=1)
+        self._writer.join(1)
+
+    def _path(self, key: bytes) -> Path:
+        return self._folder / f"{key.hex()}.kv"
+
+    def _read(self, key: bytes, size: int) -> Rows | None:
+        path = self._path(key)
+        try:
+            with open_regular(path) as file:
+                header = file.read(_HEADER)
+                rows = np.frombuffer(file.read(size + 1), np.uint8)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._say(f"{path} cannot be read: {error.strerror}")
+            return None
+        if len(rows) == size and header == _header(key, rows):
+            self.touch(key)
+            return rows
+        self._say(f"{path} is damaged, or not a file of this program: its tokens are read again")
+        with suppress(OSError):
+            path.unlink()
+        return None
+
+    def _work(self) -> None:
+        while (waiting := self._waiting.get()) is not None:
+            key, rows = waiting
+            if time.monotonic() < self._not_before or rows.nbytes > self._limit:
+                continue
+            try:
+                if self.touch(key):
+                    continue
+                with written_beside(self._path(key), "wb") as file:
+                    file.write(_header(key, rows))
+                    file.write(rows.data)
+                self._bytes += _HEADER + rows.nbytes
+                if self._bytes > self._limit:
+                    self._bytes = self._trim()
+            except OSError as error:
+                self._not_before = time.monotonic() + _PAUSE_SECONDS
+                self._say(f"{self._folder}: prefixes cannot be written: {error.strerror}")
+
+    def _trim(self) -> int:
+        """Removes the files that were used longest ago, if there are too many, and what processes
+        that were killed have left: the bytes of all others."""
+        found = []
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if _NAME.fullmatch(entry.name):
+                    with suppress(OSError):  # another process has removed it
+                        stat = entry.stat(follow_symlinks=False)
+                        found.append((stat.st_mtime, stat.st_size, entry.path))
+        total = sum(size for _, size, _ in found)
+        least = self._limit * 9 // 10 if total > self._limit else total
+        for used, size, path in sorted(found):
+            left = path.rpartition(".kv")[2] and time.time() - used > _LEFT_SECONDS
+            if total > least or left:
+                with suppress(OSError):
+                    Path(path).unlink()
+                    total -= size
+        return total
+
+    def _say(self, what: str) -> None:
+        """Once of each kind: a line for each file would be thousands."""
+        kind = what.partition(": ")[2]
+        if kind not in self._said:
+            self._said.add(kind)
+            _log.warning("%s", what)
+
+
+def _header(key: bytes, rows: Rows) -> bytes:
+    return _MAGIC + key + zlib.crc32(rows.data, zlib.crc32(key)).to_bytes(4, "little")
+
+
+def open_prefixes(
+    slots: Slots,
+    folder: ModelFolder,
+    options: Options,
+    keeping: Keeping | None,
+    drafts: tuple[int, ModelFolder | None] = (0, None),
+) -> Prefixes | None:
+    """What a model that is open in `slots` keeps; without `keeping`, as much as a slot has, if
+    there are several.
+
+    Raises:
+        AieError: memory or a folder is given for a model whose slots share nothing; or the folder
+            cannot be used, or the model not be read.
+    """
+    if not isinstance(slots, Pool) or slots.unshared:
+        if keeping is not None and (keeping.memory or keeping.folder):
+            why = f"{folder.model} can share no prefixes: {slots.unshared}"
+            raise AieError(f"{why}; omit --cache-memory and --cache-dir")
+        return None
+    one = slots.context * slots.token_bytes
+    if keeping is None:
+        return Prefixes(slots, one) if slots.count > 1 else None
+    limit = keeping.memory
+    if limit is None:
+        limit = max((free_memory() or 0) // 4, one)
+    if 0 < limit < (block := BLOCK * slots.token_bytes):
+        raise AieError(
+            f"--cache-memory {size_text(limit)} has no room for {BLOCK} tokens, which are "
+            f"{size_text(block)}; 0 keeps nothing in memory"
+        )
+    if keeping.folder is None:
+        return Prefixes(slots, limit) if limit else None
+    files = Files(keeping.folder, keeping.files)
+    return Prefixes(slots, limit, _root(slots, folder, options, keeping.key, drafts), files)
+
+
+def _root(
+    slots: Pool,
+    folder: ModelFolder,
+    options: Options,
+    key: str,
+    drafts: tuple[int, ModelFolder | None],
+) -> bytes:
+    """A hash of everything but its tokens that the rows of a text depend on."""
+    import onnxruntime
+
+    most, drafter = drafts
+    chosen = options.entries()
+    content = {
+        "model": model_digest(folder.path),
+        "library": file_hash(Path(ort_aie_ep.library_path())),
+        "versions": [ort_aie_ep.__version__, onnxruntime.__version__],
+        "isa": _native.selected_isa(),
+        "options": [
+            chosen.get(f"ort_aie.{name}", os.environ.get(f"ORT_AIE_{name.upper()}", ""))
+            for name in ("numerics", "target")
+        ],
+        "cache": slots.layout,
+        "drafts": [most, model_digest(drafter.path) if drafter else ""],
+        "key": key,
+    }
+    return blake2b(json.dumps(content).encode()).digest()
