@@ -73,20 +73,24 @@ class Served:
 
 def children_of(server: int) -> list[int]:
     """Model processes of a server."""
-    found = map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split())
+    tasks = Path(f"/proc/{server}/task").glob("*/children")  # a thread's are its own
+    found = [int(one) for task in tasks for one in task.read_text().split()]
     return [one for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
 
 
 @contextmanager
-def serving(model: Path, *options: str, descriptors: int | None = None) -> Iterator[Served]:
-    """A server on a free port, ended by SIGINT as a user would end it.
+def serving(model: Path | None, *options: str, descriptors: int | None = None) -> Iterator[Served]:
+    """A server on a free port, ended by SIGINT as a user would end it; of all models if `model` is
+    None.
 
     With `descriptors`, it may have so many open.
     """
     limit = [str(shutil.which("prlimit")), f"--nofile={descriptors}"] if descriptors else []
-    command = [*limit, sys.executable, "-m", "ort_aie_ep", "serve", str(model), "--port", "0"]
+    command = [*limit, sys.executable, "-m", "ort_aie_ep", "serve", "--port", "0"]
     process = subprocess.Popen(
-        with_default_signals(*command, "--threads", "1", *options),
+        with_default_signals(
+            *command, "--threads", "1", *options, *([str(model)] if model else [])
+        ),
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import ipaddress
 import logging
@@ -36,12 +37,27 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import SERVER, require
 
 if TYPE_CHECKING:
+    from ort_aie_ep.running.loop import Loop
+    from ort_aie_ep.running.prefixes import Keeping
+    from ort_aie_ep.runtime.sessions import Options
     from ort_aie_ep.serving.engine import Facts
 
 
 @app.command("serve")
 def serve_command(
-    folder: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
+    folder: Annotated[
+        Path | None, typer.Argument(metavar=METAVAR, help=f"{HELP} Default: all that are here.")
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Without MODEL, also offer the models in this folder: folders, .gguf files.",
+        ),
+    ] = None,
+    loaded: Annotated[
+        int, typer.Option(min=1, help="Without MODEL, how many models are loaded at a time.")
+    ] = 1,
     host: Annotated[
         str, typer.Option(help="Address to listen on. All but loopback need --api-key.")
     ] = "127.0.0.1",
@@ -126,9 +142,12 @@ def serve_command(
     overlays: OverlaysOption = None,
     prompt_chunk: PromptChunkOption = None,
 ) -> None:
-    """Serve a model to clients of OpenAI and Anthropic, to coding agents, and to a browser.
+    """Serve models to clients of OpenAI, Anthropic and ollama, to agents, and to a browser.
+
+    Without MODEL, serve all that ort-aie list shows by name, and load what a request asks for:
 
     ```
+    ort-aie serve
     ort-aie serve OWNER/REPO
     ort-aie serve MODEL.gguf --log-requests
     curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
@@ -158,7 +177,16 @@ def serve_command(
         allow_descriptors,
     )
     from ort_aie_ep.serving.metrics import Metrics
+    from ort_aie_ep.serving.models import Models
+    from ort_aie_ep.serving.offers import Offer, offer_of, offered
 
+    if models is not None and not models.is_dir():
+        raise AieError(f"--models {models} is not a folder")
+    for given, option in ((name, "--name"), (draft_model, "--draft-model")):
+        if given is not None and folder is None:
+            raise AieError(f"{option} is for one model: give MODEL")
+    if folder is not None and models is not None:
+        raise AieError("give MODEL, which is then the only one, or --models")
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
@@ -172,41 +200,43 @@ def serve_command(
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with ExitStack() as stack:
         listener = stack.enter_context(_listening(host, port))
-        model, guessing = stack.enter_context(opened(folder, draft, draft_model, options.target))
-        with console.bar("open the model"):
-            opening = partial(
-                open_loop,
-                model.folder,
-                options,
-                parallel,
-                context,
-                draft=draft,
-                drafter=guessing,
-                keeping=keeping,
+        if folder is None:
+            settings = options, parallel, context, draft, keeping
+
+            def opening(offer: Offer) -> Callable[[], Loop]:
+                return partial(_open, offer.path, *settings)
+
+            shelf = Models(partial(offered, models), opening, queue, loaded)
+            shown = f"{len(offered(models))} models"
+        else:
+            model, guessing = stack.enter_context(
+                opened(folder, draft, draft_model, options.target)
             )
-            engine = stack.enter_context(Engine(opening, queue))
-        console.note(_size(engine.facts))
-        if engine.facts.note:
-            console.note(f"{folder}: {engine.facts.note}")
-        server = Server(
-            engine,
-            name or (folder.resolve().name if folder.exists() else folder.as_posix()),
-            api_key,
-            max_tokens,
-            int(time.time()),
-            Metrics(),
-        )
+            with console.bar("open the model"):
+                one = partial(
+                    open_loop, model.folder, options, parallel, context,
+                    draft=draft, drafter=guessing, keeping=keeping,
+                )  # fmt: skip
+                engine = Engine(one, queue).open()
+            shown = name or (folder.resolve().name if folder.exists() else folder.as_posix())
+            offer = offer_of(shown, model.folder.path, model.folder.path)
+            shelf = Models.of_one(offer, engine)
+            console.note(_size(engine.facts))
+            if engine.facts.note:
+                console.note(f"{folder}: {engine.facts.note}")
+        stack.callback(shelf.close)
+        server = Server(shelf, api_key, max_tokens, int(time.time()), Metrics())
 
         async def stopping(terminated: bool, hurry: Callable[[], bool]) -> None:
             if terminated:
-                await engine.drain(drain, hurry)
-            engine.stop()
+                await shelf.drain(drain, hurry)
+            shelf.stop()
 
         hosts = (*LOOPBACK, host, *(allowed_host or ())) if loopback else ("*",)
         address = f"[{host}]" if ":" in host else host
         url = f"http://{address}:{listener.getsockname()[1]}"
         console.note(f"a page for a browser: {url}")
-        console.note(f"{server.name}: {url}/v1")
+        console.note(f"{shown}: {url}/v1")
         config = uvicorn.Config(
             create_app(server, hosts, cors_origin or ()),
             http=Protocol,
@@ -225,6 +255,29 @@ def serve_command(
             logging.getLogger(name_of_log).addFilter(FewLines())
         allow_descriptors()
         Stopping(config, stopping).run([listener])
+
+
+def _open(
+    given: Path,
+    options: Options,
+    parallel: int,
+    context: int | None,
+    draft: int,
+    keeping: Keeping,
+) -> Loop:
+    """Opens a model that a request asks for, in its process, which keeps it."""
+    from ort_aie_ep.compiler.cache import cache_folder
+    from ort_aie_ep.compiler.cache_entries import use
+    from ort_aie_ep.models.interface import context_length
+    from ort_aie_ep.running.loop import open_loop
+
+    kept = ExitStack()
+    atexit.register(kept.close)
+    if given.parent == cache_folder() and (lock := use(given)):
+        kept.enter_context(lock)  # else the entry could be removed
+    model, _ = kept.enter_context(opened(given, draft, None, options.target))
+    longest = context and min(context, context_length(model.folder))
+    return open_loop(model.folder, options, parallel, longest, draft=draft, keeping=keeping)
 
 
 def _on_stderr(logs: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ort_aie_ep import platforms
@@ -59,10 +59,15 @@ class Fit:
 
 def fit(choice: Choice) -> Fit:
     """What a choice needs of this machine. Measures the memory's speed, once: a few seconds."""
-    weights = round(choice.size * _COMPILED.get(choice.kind, 1.0))
-    bandwidth = read_bandwidth() if weights >= _IN_MEMORY else None
-    speed = None if bandwidth is None else bandwidth / weights
-    return Fit(weights, weights + _BESIDE, platforms.free_memory(), speed)
+    found = room(choice.size, choice.kind)
+    bandwidth = read_bandwidth() if found.weights >= _IN_MEMORY else None
+    return found if bandwidth is None else replace(found, speed=bandwidth / found.weights)
+
+
+def room(size: int, kind: Kind) -> Fit:
+    """What a model of so many bytes needs, without a speed."""
+    weights = round(size * _COMPILED.get(kind, 1.0))
+    return Fit(weights, weights + _BESIDE, platforms.free_memory(), None)
 
 
 @cache

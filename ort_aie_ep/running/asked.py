@@ -50,9 +50,9 @@ class Asking:
             AieError: the prompt is empty or no text, the template or a grammar refuses it, or the
                 model cannot call tools.
         """
-        if not turn.messages:
-            return self._of_text(turn)
         prompts, shown = self.prompts, _tools(turn.tools)
+        if not turn.messages or (turn.prompt and not prompts.chat):
+            return self._of_text(turn)
         barred = turn.tool_choice == "none"
         if barred and not prompts.format.tools:
             shown = []

@@ -62,7 +62,8 @@ class Turn:
     Attributes:
         prompt: text, or token ids.
         messages: for the model's chat template, in place of a prompt: {"role", "content"} and what
-            the template knows besides, such as tool_calls.
+            the template knows besides, such as tool_calls. With both, the prompt is for a model
+            without a template.
         tools: {"type": "function", "function": {...}} each, which the model may call.
         tool_choice: "none", "auto", "required", or the name of the tool to call.
         parallel_calls: whether it may call several.

@@ -3,6 +3,7 @@ Completions and Completions."""
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -22,12 +23,12 @@ class Answer(ABC):
 
     Attributes:
         texts: what it has: one text, or several.
-        quiet: what a stream has while nothing comes.
         ending: what ends a stream.
+        media_type: of a stream.
     """
 
-    quiet = ": the model is at work\n\n"
     ending = ""
+    media_type = "text/event-stream"
 
     def __init__(self, texts: int = 1) -> None:
         self.texts = [Written() for _ in range(texts)]
@@ -56,6 +57,15 @@ class Answer(ABC):
     @abstractmethod
     def failed(self, error: AieError) -> dict[str, Any]:
         """What a stream has of an error."""
+
+    def line(self, content: dict[str, Any]) -> str:
+        """A part of a stream: an event, which has a name if it says its type."""
+        name = f"event: {content['type']}\n" if "type" in content else ""
+        return f"{name}data: {json.dumps(content)}\n\n"
+
+    def quiet(self, progress: str) -> str:
+        """What a stream has while nothing comes."""
+        return f": {progress}\n\n"
 
 
 class CompletionAnswer(Answer):
@@ -128,7 +138,7 @@ class CompletionAnswer(Answer):
         told = None
         if logprobs:
             if self._chat:
-                told = _of_chat(logprobs)
+                told = told_in_chat(logprobs)
             else:
                 before = len(self.texts[index].text("text")) - sum(len(t.text) for t in logprobs)
                 told = _of_text(logprobs, before)
@@ -188,7 +198,9 @@ def _call(call: CallDelta) -> dict[str, Any]:
     return {"index": call.index, "function": {"arguments": call.arguments}}
 
 
-def _of_chat(logprobs: Sequence[Logprob]) -> dict[str, Any]:
+def told_in_chat(logprobs: Sequence[Logprob]) -> dict[str, Any]:
+    """Tokens with what could have been in their place."""
+
     def one(token: Logprob) -> dict[str, Any]:
         text = token.bytes.decode("utf-8", "replace")
         return {"token": text, "logprob": token.logprob, "bytes": [*token.bytes]}

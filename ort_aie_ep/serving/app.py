@@ -1,13 +1,14 @@
-"""The routes: OpenAI's and Anthropic's /v1, health, and a page for users without a client."""
+"""The routes: OpenAI's and Anthropic's /v1, ollama's /api, health, and a page for users without a
+client."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any
 
@@ -18,22 +19,28 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from ort_aie_ep.errors import AieError, as_error
-from ort_aie_ep.running.turns import Accepted, Turn, Usage
+from ort_aie_ep.running.turns import Turn, Usage
+from ort_aie_ep.serving import ollama
 from ort_aie_ep.serving.answers import Answer, CompletionAnswer
-from ort_aie_ep.serving.engine import Engine, NumberedEvent
+from ort_aie_ep.serving.engine import NumberedEvent
 from ort_aie_ep.serving.errors import error_body, error_of
 from ort_aie_ep.serving.limits import MAX_BODY, TOKEN_BYTES, Gate, Origins
 from ort_aie_ep.serving.messages import Count, MessageAnswer, Messages
 from ort_aie_ep.serving.metrics import Metrics
+from ort_aie_ep.serving.models import Held, Models
+from ort_aie_ep.serving.offers import Offer
 from ort_aie_ep.serving.requests import Asked, Chat, Completion, StreamOptions
 from ort_aie_ep.serving.responses import ResponseAnswer, Responses
 
 # Hosts that a server on loopback answers to. A page of another site whose name was made to resolve
 # to this machine (DNS rebinding) sends its own name, and is refused.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
-# Of OpenAI's interface, and not here: what to use.
+# Of the interfaces, and not here: what to use.
+_TEXTS = "this server only writes texts: use /v1/chat/completions or /v1/completions"
 _ELSEWHERE = {
-    "/v1/embeddings": "this server only writes texts: use /v1/chat/completions or /v1/completions",
+    **dict.fromkeys(("/v1/embeddings", "/api/embed", "/api/embeddings"), _TEXTS),
+    "/api/pull": "ort-aie pull OWNER/REPO gets a model",
+    "/api/delete": "ort-aie rm MODEL removes one",
 }
 # A refusal that comes within so many seconds has its own status. Then a stream begins, because
 # clients give up on a server that says nothing: a comment or a ping, and another one whenever
@@ -46,16 +53,14 @@ class Server:
     """What the routes serve.
 
     Attributes:
-        engine: runs the model.
-        name: the model's name in requests.
+        models: what there is, and what is loaded.
         key: the API key that clients must send, or None if they need none.
         max_tokens: largest number of new tokens of a request, or None.
         started: when the server was started, in seconds since 1970.
         metrics: what it has done.
     """
 
-    engine: Engine
-    name: str
+    models: Models
     key: str | None
     max_tokens: int | None
     started: int
@@ -68,16 +73,17 @@ def create_app(server: Server, hosts: Sequence[str], origins: Sequence[str] = ()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        server.engine.listen(asyncio.get_running_loop())
+        server.models.listen()
         yield
 
     app = FastAPI(title="ort_aie_ep", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.server = server
-    most = MAX_BODY + TOKEN_BYTES * server.engine.facts.context
+    most = MAX_BODY + TOKEN_BYTES * server.models.context
     app.add_middleware(Gate, hosts=hosts, most=most)
     app.add_middleware(Origins, origins=origins)
     app.include_router(_public)
     app.include_router(_v1)
+    app.include_router(_api)
     app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(AnyHTTPException)(_failed)
     app.exception_handler(AieError)(_refused)
@@ -104,6 +110,7 @@ def _allowed(request: Request, bearer: Bearer) -> None:
 
 _public = APIRouter()
 _v1 = APIRouter(prefix="/v1", dependencies=[Depends(_allowed)])
+_api = APIRouter(prefix="/api", dependencies=[Depends(_allowed)])
 
 
 @_public.api_route("/", methods=["GET", "HEAD"], response_class=HTMLResponse)
@@ -113,44 +120,39 @@ async def _page() -> str:
 
 @_public.get("/health")
 async def _health(request: Request) -> Response:
-    engine = _server(request).engine
-    state = {"status": "ok" if engine.alive else "the model is not open", "requests": engine.turns}
-    return JSONResponse(state, 200 if engine.alive else 503)
+    models = _server(request).models
+    state = {"status": "ok" if models.alive else "the model is not open", "requests": models.turns}
+    return JSONResponse(state, 200 if models.alive else 503)
 
 
 @_public.get("/metrics")
 async def _metrics(request: Request) -> Response:
     server = _server(request)
-    body, kind = server.metrics.text(server.engine)
+    body, kind = server.metrics.text(server.models.slots, server.models.turns)
     return Response(body, media_type=kind)
 
 
 @_v1.get("/models")
 async def _models(request: Request) -> dict[str, Any]:
-    return {"object": "list", "data": [_model(_server(request))]}
+    server = _server(request)
+    return {
+        "object": "list",
+        "data": [_model(server, *each) for each in await server.models.offers()],
+    }
 
 
 @_v1.get("/models/{name:path}")
 async def _one_model(request: Request, name: str) -> dict[str, Any]:
-    _known(request, name)
-    return _model(_server(request))
+    server = _server(request)
+    offer = await server.models.known(name)
+    return _model(server, offer, server.models.held(offer))
 
 
-def _model(server: Server) -> dict[str, Any]:
-    facts = {"object": "model", "created": server.started, "owned_by": "ort_aie_ep"}
-    return {
-        "id": server.name,
-        **facts,
-        "context_length": server.engine.facts.context,
-        "chat": server.engine.facts.chat,
-    }
-
-
-def _known(request: Request, name: str) -> str:
-    """The model's name, which may be left out."""
-    if name not in ("", there := _server(request).name):
-        raise HTTPException(404, f"there is no model {name!r} here, only {there!r}")
-    return there
+def _model(server: Server, offer: Offer, held: Held | None) -> dict[str, Any]:
+    facts = held.engine.facts if held else None
+    about = {"context_length": facts.context, "chat": facts.chat} if facts else offer.about()
+    fixed = {"object": "model", "created": server.started, "owned_by": "ort_aie_ep"}
+    return {"id": offer.name, **fixed, **about, "loaded": held is not None}
 
 
 @_v1.post("/chat/completions")
@@ -164,57 +166,106 @@ async def _completion(request: Request, body: Completion) -> Response:
 
 
 async def _completed(request: Request, body: Chat | Completion, chat: bool) -> Response:
-    body.model = _known(request, body.model)
+    offer = await _named(request, body)
     turns = body.turns(body.turn(_server(request).max_tokens))
     options = body.stream_options or StreamOptions()
-    return await _answer(
-        request, body, turns, CompletionAnswer(body.model, chat, len(turns), options)
-    )
+    answer = CompletionAnswer(body.model, chat, len(turns), options)
+    return await _answer(request, offer, turns, answer, body.stream)
 
 
 @_v1.post("/responses")
 async def _responses(request: Request, body: Responses) -> Response:
-    body.model = _known(request, body.model)
+    offer = await _named(request, body)
     turn = body.turn(_server(request).max_tokens)
-    return await _answer(request, body, [turn] if turn.messages else [], ResponseAnswer(body))
+    turns = [turn] if turn.messages else []
+    return await _answer(request, offer, turns, ResponseAnswer(body), body.stream)
 
 
 @_v1.post("/messages")
 async def _messages(request: Request, body: Messages) -> Response:
-    body.model = _known(request, body.model)
+    offer = await _named(request, body)
     turn = body.turn(_server(request).max_tokens)
-    return await _answer(request, body, [turn], MessageAnswer(body.model))
+    return await _answer(request, offer, [turn], MessageAnswer(body.model), body.stream)
 
 
 @_v1.post("/messages/count_tokens")
 async def _count(request: Request, body: Count) -> dict[str, int]:
-    _known(request, body.model)
-    events = _server(request).engine.run([body.turn(0)], request.is_disconnected)
+    offer = await _named(request, body)
+    events = _server(request).models.run(offer, [body.turn(0)], request.is_disconnected)
     return {"input_tokens": sum([e.prompt_tokens async for _, e in events if isinstance(e, Usage)])}
 
 
-async def _answer(request: Request, body: Asked, turns: list[Turn], answer: Answer) -> Response:
+@_api.get("/version")
+async def _version() -> dict[str, str]:
+    return {"version": ollama.VERSION}
+
+
+@_api.get("/tags")
+async def _tags(request: Request) -> dict[str, Any]:
+    offers = await _server(request).models.offers()
+    return {"models": [ollama.listed(offer) for offer, _ in offers]}
+
+
+@_api.get("/ps")
+async def _loaded(request: Request) -> dict[str, Any]:
+    return {"models": [ollama.loaded(held) for held in _server(request).models.loaded]}
+
+
+@_api.post("/show")
+async def _show(request: Request, body: ollama.Show) -> dict[str, Any]:
+    offer = await _server(request).models.known(body.model)
+    return await asyncio.to_thread(ollama.shown, offer)
+
+
+@_api.post("/chat")
+async def _api_chat(request: Request, body: ollama.Chat) -> Response:
+    return await _of_ollama(request, body)
+
+
+@_api.post("/generate")
+async def _generate(request: Request, body: ollama.Generate) -> Response:
+    return await _of_ollama(request, body)
+
+
+async def _of_ollama(request: Request, body: ollama.Chat | ollama.Generate) -> Response:
     server = _server(request)
-    events = server.metrics.watched(server.engine.run(turns, request.is_disconnected))
-    if not turns:
-        events = _nothing()
-    if body.stream:
+    offer = await server.models.known(body.model)
+    answer = ollama.OllamaAnswer(body)
+    turns = [body.turn(server.max_tokens)] if body.asks else []
+    if body.keep_alive == 0 and not turns:
+        await server.models.unload(offer)
+        return Response(answer.line(answer.loaded("unload")), media_type=answer.media_type)
+    return await _answer(request, offer, turns, answer, body.stream, body.keep_alive)
+
+
+async def _named(request: Request, body: Asked) -> Offer:
+    """The model that a body means, whose name it gets."""
+    offer = await _server(request).models.known(body.model)
+    body.model = offer.name
+    return offer
+
+
+async def _answer(
+    request: Request, offer: Offer, turns: list[Turn], answer: Answer, stream: bool,
+    keep: float | None = None,
+) -> Response:  # fmt: skip
+    server = _server(request)
+    events = server.models.run(offer, turns, request.is_disconnected, keep)
+    if turns:
+        events = server.metrics.watched(events)
+    if stream:
         first = _next(events)
         await asyncio.wait({first}, timeout=PATIENCE)
         if first.done() and (error := first.exception()) is not None:
             raise error
-        return StreamingResponse(_stream(first, events, answer), media_type="text/event-stream")
+        progress = partial(server.models.progress, offer)
+        content = _stream(first, events, answer, progress)
+        return StreamingResponse(content, media_type=answer.media_type)
     async for event in events:
         answer.add(*event)
     if not answer.whole:
         return Response(status_code=499)  # the client has left
     return JSONResponse(answer.body())
-
-
-async def _nothing() -> AsyncIterator[NumberedEvent]:
-    """What comes of a request that only asks for the model to be there."""
-    for event in (Accepted(0), Usage("stop", 0, 0, 0)):
-        yield 0, event
 
 
 def _next(events: AsyncIterator[NumberedEvent]) -> asyncio.Future[NumberedEvent | None]:
@@ -225,34 +276,29 @@ async def _stream(
     coming: asyncio.Future[NumberedEvent | None],
     events: AsyncIterator[NumberedEvent],
     answer: Answer,
+    progress: Callable[[], str],
 ) -> AsyncIterator[str]:
-    """Server-sent events: the one that is `coming`, then `events`."""
-    yield answer.quiet
+    """A stream of the event that is `coming`, then `events`; until one comes, of the `progress`."""
+    yield answer.quiet(progress())
     try:
         while True:
             await asyncio.wait({coming}, timeout=QUIET)
             if not coming.done():
-                yield answer.quiet
+                yield answer.quiet(progress())
                 continue
             if (event := coming.result()) is None:
                 break
             coming = _next(events)
             for content in answer.take(*event):
-                yield _data(content)
+                yield answer.line(content)
         for content in answer.closing() if answer.whole else ():
-            yield _data(content)
+            yield answer.line(content)
     except AieError as error:
-        yield _data(answer.failed(error))
+        yield answer.line(answer.failed(error))
     finally:
         coming.cancel()
     if answer.ending:
         yield answer.ending
-
-
-def _data(content: dict[str, Any]) -> str:
-    """An event, which has a name if it says its type."""
-    name = f"event: {content['type']}\n" if "type" in content else ""
-    return f"{name}data: {json.dumps(content)}\n\n"
 
 
 async def _invalid(request: Request, error: RequestValidationError) -> Response:

@@ -11,8 +11,7 @@ import logging
 import multiprocessing
 import signal
 import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,11 +30,11 @@ from ort_aie_ep.serving.limits import FewLines
 NumberedEvent = tuple[int, Accepted | Piece | Usage]
 
 # How often a turn checks that its client is still there, and how long the process may take to end.
-_LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.5
 _LEAVE_SECONDS = 2.0
 # How long to wait before a model that could not be opened again is tried once more.
 _AGAIN_SECONDS = 5.0
-_STOPPING = "the server is stopping"
+STOPPING = "the server is stopping"
 _DIED = "the process that runs the model has died"
 _server_log = logging.getLogger("uvicorn.error")
 _log = logging.getLogger(__name__)
@@ -136,45 +135,42 @@ def _tell(error: Exception) -> None:
 
 
 class Engine:
-    """The model's process, which ends with the context. Its turns are for one event loop."""
+    """The model's process. Its turns are for one event loop."""
 
     def __init__(self, opening: Callable[[], Loop], queue: int = 64) -> None:
-        """Starts the process, and waits for the model to be open.
-
-        `opening`, which can be pickled, opens the model. `queue` turns may wait besides those that
-        have a slot.
-
-        Raises:
-            AieError: the model cannot be opened.
-        """
-        self._opening, self._queue = opening, queue
+        """`opening`, which can be pickled, opens the model. `queue` turns may wait besides those
+        that have a slot."""
+        self.opening, self._queue = opening, queue
         self._numbers = itertools.count(1)
         self._turns: dict[int, asyncio.Queue[tuple[int, Any]]] = {}
         # One thread, because a pipe is for one at a time and blocks while the process computes.
         self._sender = ThreadPoolExecutor(1, "engine")
         self._closing = threading.Event()
         self._process: BaseProcess | None = None
-        self._draining = False
         self.alive = False
+
+    def open(self) -> Self:
+        """Starts the process, and waits for the model to be open.
+
+        Raises:
+            AieError: the model cannot be opened, or `stop` was called meanwhile.
+        """
         try:
             self._open()
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open(self) -> None:
         context = multiprocessing.get_context("spawn")
         pipe, other = context.Pipe()
-        process = context.Process(target=_work, args=(other, self._opening), daemon=True)
+        process = context.Process(target=_work, args=(other, self.opening), daemon=True)
         process.start()
         self._process = process
         other.close()
+        if self._closing.is_set():
+            process.kill()
         try:
             _, opened = pipe.recv()
         except (EOFError, OSError):
@@ -230,7 +226,7 @@ class Engine:
 
     async def run(
         self, turns: Sequence[Turn], gone: Callable[[], Awaitable[bool]]
-    ) -> AsyncIterator[NumberedEvent]:
+    ) -> AsyncGenerator[NumberedEvent]:
         """That each turn is accepted, the pieces of its text, then its usage; ends without them
         when the client is `gone`. The first error ends all turns.
 
@@ -238,11 +234,11 @@ class Engine:
 
         Raises:
             BusyError: too many are waiting.
-            StoppingError: `drain` or `stop` was called.
+            StoppingError: `stop` was called.
             AieError: what the loop says, or the process has died.
         """
-        if self._draining or self._closing.is_set():
-            raise StoppingError(_STOPPING)
+        if self._closing.is_set():
+            raise StoppingError(STOPPING)
         if self.turns + len(turns) > self.facts.slots + self._queue:
             raise BusyError(f"the server is full: {self.turns} requests are running or waiting")
         events: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
@@ -254,7 +250,7 @@ class Engine:
                 await self._send(number, turn)
             while left and not await gone():
                 try:
-                    number, what = await asyncio.wait_for(events.get(), _LOOK_SECONDS)
+                    number, what = await asyncio.wait_for(events.get(), LOOK_SECONDS)
                 except TimeoutError:
                     continue
                 if isinstance(what, Usage | AieError):
@@ -276,17 +272,13 @@ class Engine:
         except OSError:
             raise EngineError(_DIED) from None
 
-    async def drain(self, seconds: float, hurry: Callable[[], bool]) -> None:
-        """Takes no more turns, and waits for those that are there: `seconds`, or until `hurry`."""
-        self._draining, end = True, time.monotonic() + seconds
-        while self.turns and time.monotonic() < end and not hurry():
-            await asyncio.sleep(0.05)
-
     def stop(self) -> None:
         """Ends all turns with an error, and takes no more; called in the event loop."""
         self._closing.set()
+        if self._process is not None and not self.alive:
+            self._process.kill()
         for number, events in self._turns.items():
-            events.put_nowait((number, StoppingError(_STOPPING)))
+            events.put_nowait((number, StoppingError(STOPPING)))
 
     def close(self) -> None:
         """Ends the process."""

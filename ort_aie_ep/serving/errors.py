@@ -1,4 +1,4 @@
-"""Errors as bodies of answers: in OpenAI's form, or, where Messages are, in Anthropic's."""
+"""Errors as bodies of answers: in OpenAI's form, or, by the path, in Anthropic's or ollama's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from ort_aie_ep.errors import AieError, FieldError, UnexpectedError
 from ort_aie_ep.running.turns import PromptTooLongError
 
-MESSAGES = "/v1/messages"
+MESSAGES, OLLAMA = "/v1/messages", "/api/"
 # Anthropic's types of errors, by status.
 _TYPES = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error",
@@ -27,10 +27,15 @@ class StoppingError(AieError):
     """The server has been told to stop."""
 
 
+class UnknownModelError(AieError):
+    """There is no model of that name."""
+
+
 # The HTTP status and OpenAI's code for an error: those of the first class that it belongs to.
 _REFUSALS: tuple[tuple[type[AieError], int, str | None], ...] = (
     (BusyError, 429, "rate_limit_exceeded"),
     (StoppingError, 503, None),
+    (UnknownModelError, 404, None),
     (EngineError, 500, None),
     (UnexpectedError, 500, None),
     (PromptTooLongError, 400, "context_length_exceeded"),
@@ -42,6 +47,8 @@ def error_body(
     path: str, status: int, message: str, code: str | None = None, param: str | None = None
 ) -> dict[str, Any]:
     """An error in the form of what is at `path`."""
+    if path.startswith(OLLAMA):
+        return {"error": message}
     if path.startswith(MESSAGES):
         kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
         return {"type": "error", "error": {"type": kind, "message": message}}

@@ -177,8 +177,6 @@ class Messages(Count):
 class MessageAnswer(Answer):
     """The answer."""
 
-    quiet = 'event: ping\ndata: {"type": "ping"}\n\n'
-
     def __init__(self, model: str) -> None:
         super().__init__()
         self._model, self._id = model, f"msg_{uuid.uuid4().hex}"
@@ -209,6 +207,10 @@ class MessageAnswer(Answer):
     def failed(self, error: AieError) -> dict[str, Any]:
         """The error as the body that it would be."""
         return error_of(MESSAGES, error)[1]
+
+    def quiet(self, progress: str) -> str:
+        """With a ping, which Anthropic's clients wait for."""
+        return super().quiet(progress) + self.line({"type": "ping"})
 
     @property
     def _reason(self) -> dict[str, Any]:

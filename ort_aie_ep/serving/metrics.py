@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.turns import Accepted, Usage
-from ort_aie_ep.serving.engine import Engine, NumberedEvent
+from ort_aie_ep.serving.engine import NumberedEvent
 
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
@@ -69,9 +69,9 @@ class Metrics:
             counter.inc(getattr(usage, name))
         self._ended.labels(usage.finish_reason).inc()
 
-    def text(self, engine: Engine) -> tuple[bytes, str]:
-        """All of it in Prometheus's format, and that format's content type."""
-        slots, texts = engine.facts.slots, engine.turns
+    def text(self, slots: int, texts: int) -> tuple[bytes, str]:
+        """All of it, and how many of `slots` the texts have that run or wait, in Prometheus's
+        format, and that format's content type."""
         now = slots, min(texts, slots), max(texts - slots, 0)
         for gauge, value in zip(self._gauges.values(), now, strict=True):
             gauge.set(value)

@@ -19,7 +19,7 @@ from ort_aie_ep.running.answers.schemas import why_circular, why_too_large
 from ort_aie_ep.running.turns import Turn
 
 # Where null is a value of its own: in a JSON schema and, below the body, in arguments of a call.
-_SCHEMAS, _ARGUMENTS = {"input_schema", "parameters", "schema"}, "input"
+_SCHEMAS, _ARGUMENTS = {"input_schema", "parameters", "schema"}, {"arguments", "input"}
 _LEVELS = 100
 # Choices of a request, tools, and bytes of the template's options.
 _MOST_CHOICES, MOST_TOOLS, _MOST_OPTIONS = 8, 128, 4096
@@ -49,7 +49,7 @@ def _without_nulls(value: Any, path: tuple[str, ...] = (), kept: bool = False) -
         return value
     return {
         _without_nulls(key, path): _without_nulls(
-            item, (*path, key), kept or key in _SCHEMAS or (key == _ARGUMENTS and bool(path))
+            item, (*path, key), kept or key in (_SCHEMAS | (_ARGUMENTS if path else {"format"}))
         )
         for key, item in value.items()
         if kept or item is not None
@@ -61,6 +61,7 @@ def _listed(value: Any) -> Any:
 
 
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+Stops = Annotated[list[Stop], BeforeValidator(_listed)]
 # OpenAI's seeds have a sign, and numpy's none.
 _SEEDS = 2**63
 
@@ -74,24 +75,19 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool = False
 
 
-class Asked(BaseModel):
-    """What the bodies of all interfaces have.
+class Fields(BaseModel):
+    """A body, or a part of one with fields that ask for something.
 
     Attributes:
         ignored: fields that change nothing about the text.
         only: fields of which these values alone are taken.
         refused: fields that are not taken, each with what to do.
-        model: its name; empty for the server's own.
     """
 
     model_config = ConfigDict(extra="forbid")
     ignored: ClassVar[frozenset[str]] = frozenset()
     only: ClassVar[Mapping[str, Sequence[Any]]] = {}
     refused: ClassVar[Mapping[str, str]] = {}
-    model: str = ""
-    stream: bool = False
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -111,6 +107,13 @@ class Asked(BaseModel):
             kept[name] = value
         return kept
 
+
+class Sampled(Fields):
+    """How tokens are chosen, by names that all interfaces have."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+
     @property
     def sampling(self) -> dict[str, Any]:
         """What is asked for in place of what the model's genai_config.json says."""
@@ -124,6 +127,17 @@ class Asked(BaseModel):
         if "top_k" in given:
             given["top_k"] = max(0, given["top_k"])  # some clients say -1 for all tokens
         return given
+
+
+class Asked(Sampled):
+    """What the bodies of OpenAI's and Anthropic's interfaces have.
+
+    Attributes:
+        model: its name; empty for the server's own.
+    """
+
+    model: str = ""
+    stream: bool = False
 
 
 class Body(Asked):
@@ -151,9 +165,7 @@ class Body(Asked):
     )
     n: int = Field(default=1, ge=1, le=_MOST_CHOICES)
     ignore_eos: bool = False
-    stop: Annotated[list[Stop], BeforeValidator(_listed)] = Field(
-        default_factory=list, max_length=16
-    )
+    stop: Stops = Field(default_factory=list, max_length=16)
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1)
     min_tokens: int = Field(default=0, ge=0)

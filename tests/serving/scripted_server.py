@@ -26,6 +26,8 @@ from ort_aie_ep.running.turns import Sampling, Turn, Usage
 from ort_aie_ep.serving.app import LOOPBACK, Server, create_app
 from ort_aie_ep.serving.engine import Engine
 from ort_aie_ep.serving.metrics import Metrics
+from ort_aie_ep.serving.models import Models
+from ort_aie_ep.serving.offers import offer_of
 
 CONTEXT = 2**17
 # The tools of Codex and of Claude Code that run a command, with arguments.
@@ -102,9 +104,15 @@ class Scripted(Loop):
 
 def main() -> None:
     port, folder, log = sys.argv[1:]
-    with Engine(partial(Scripted, Path(folder), Path(log))) as engine:
-        server = Server(engine, "demo", None, None, int(time.time()), Metrics())
+    models = Models.of_one(
+        offer_of("demo", Path(folder), Path(folder)),
+        Engine(partial(Scripted, Path(folder), Path(log))).open(),
+    )
+    try:
+        server = Server(models, None, None, int(time.time()), Metrics())
         uvicorn.run(create_app(server, LOOPBACK), port=int(port), log_level="warning")
+    finally:
+        models.close()
 
 
 if __name__ == "__main__":
