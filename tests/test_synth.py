@@ -63,48 +63,24 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_nodes_equal_the_builders(family: str, synthetic: dict[str, Path]) -> None:
-    def node_facts(node: onnx.NodeProto) -> dict[str, object]:
-        return {
-            "op": (node.domain, node.op_type),
-            "name": node.name,
-            "inputs": list(node.input),
-            "outputs": list(node.output),
-            "attributes": {attribute.name: attribute for attribute in node.attribute},
-        }
-
-    ours, theirs = load(synthetic[family]).graph, load(DATA / family).graph
-    assert [node.name for node in ours.node] == [node.name for node in theirs.node]
-    for our_node, their_node in zip(ours.node, theirs.node, strict=True):
-        assert node_facts(our_node) == node_facts(their_node)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_versions_inputs_outputs_and_values_equal_the_builders(
+def test_a_graph_equals_the_builders_down_to_the_places_of_its_data(
     family: str, synthetic: dict[str, Path]
 ) -> None:
+    """Without the data itself, an initializer is name, type, dimensions, file, offset and length.
+    The order of attributes and of facts on values says nothing."""
     ours, theirs = load(synthetic[family]), load(DATA / family)
-    assert ours.ir_version == theirs.ir_version
-    assert list(ours.opset_import) == list(theirs.opset_import)
-    assert not ours.functions
-    assert not theirs.functions
-    assert ours.graph.name == theirs.graph.name
-    assert list(ours.graph.input) == list(theirs.graph.input)
-    assert list(ours.graph.output) == list(theirs.graph.output)
-    our_values = {value.name: value for value in ours.graph.value_info}
-    assert our_values == {value.name: value for value in theirs.graph.value_info}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_initializers_equal_the_builders_down_to_their_place_in_the_file(
-    family: str, synthetic: dict[str, Path]
-) -> None:
-    ours, theirs = load(synthetic[family]).graph, load(DATA / family).graph
-    # Without the data itself, a TensorProto is name, type, dimensions, file, offset and length.
-    assert list(ours.initializer) == list(theirs.initializer)
-    sizes = [(folder / "model.onnx.data").stat().st_size for folder in
-             (synthetic[family], DATA / family)]  # fmt: skip
-    assert sizes[0] == sizes[1]
+    assert [node.name for node in ours.graph.node] == [node.name for node in theirs.graph.node]
+    for model in (ours, theirs):
+        for field in ("producer_name", "producer_version", "metadata_props"):
+            model.ClearField(field)
+        model.graph.value_info.sort(key=lambda value: value.name)
+        for node in model.graph.node:
+            node.attribute.sort(key=lambda attribute: attribute.name)
+            node.ClearField("metadata_props")
+    assert ours == theirs
+    sizes = {(folder / "model.onnx.data").stat().st_size for folder in
+             (synthetic[family], DATA / family)}  # fmt: skip
+    assert len(sizes) == 1
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -150,16 +126,6 @@ def test_activations_stay_near_one(family: str, synthetic: dict[str, Path]) -> N
     assert 0.75 < logits.std() < 3.0
     # Predictions follow from context, not from a bias towards a few tokens.
     assert len(np.unique(logits.argmax(-1))) > length // 4
-
-
-@pytest.mark.parametrize("family", RUN)
-def test_genai_generates(family: str, synthetic: dict[str, Path]) -> None:
-    genai = pytest.importorskip("onnxruntime_genai")
-    model = genai.Model(str(synthetic[family]))
-    generator = genai.Generator(model, genai.GeneratorParams(model))
-    generator.append_tokens([1, 2, 3, 4])
-    generator.generate_next_token()
-    assert len(generator.get_sequence(0)) == 5
 
 
 @pytest.mark.parametrize("family", RUN)

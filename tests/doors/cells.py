@@ -113,10 +113,11 @@ def first_text(made: Made, length: int = PROMPTS[0]) -> list[int]:
     return greedy(open_session(made.compiled.model), made.compiled, length)
 
 
-def same_texts_by_genai(made: Made, folder: Path) -> None:
+def genai_texts(made: Made, folder: Path) -> list[list[int]]:
+    """Of each prompt, up to the token that ends it."""
     import onnxruntime_genai as og
 
-    model = og.Model(str(folder))
+    model, texts = og.Model(str(folder)), []
     for length in PROMPTS:
         params = og.GeneratorParams(model)
         params.set_search_options(max_length=CAPACITY, do_sample=False)
@@ -124,14 +125,19 @@ def same_texts_by_genai(made: Made, folder: Path) -> None:
         generator.append_tokens(prompt(made.config["vocab_size"], length))
         while not generator.is_done() and generator.token_count() < length + NEW:
             generator.generate_next_token()
-        text = [int(token) for token in generator.get_sequence(0)][length:]
+        texts.append([int(token) for token in generator.get_sequence(0)][length:])
+    return texts
+
+
+def same_texts(made: Made, texts: list[list[int]]) -> str:
+    for length, text in zip(PROMPTS, texts, strict=True):
         assert text == first_text(made, length)[: len(text)]
         assert len(text) == NEW or text[-1] == made.config["eos_token_id"]
+    return "yes"
 
 
 def genai(made: Made) -> str:
-    same_texts_by_genai(made, made.compiled.path)
-    return "yes"
+    return same_texts(made, genai_texts(made, made.compiled.path))
 
 
 def genai_with_provider(made: Made) -> str:
@@ -141,8 +147,8 @@ def genai_with_provider(made: Made) -> str:
         options = config["model"]["decoder"].setdefault("session_options", {})
         options["provider_options"] = [{NAME: {}}]
     with registered_in_genai(og):
-        same_texts_by_genai(made, made.source)
-    return "yes"
+        texts = genai_texts(made, made.source)
+    return same_texts(made, texts)
 
 
 OPTIMUM = Path(sys.prefix) / "optimum" / "bin" / "python"
@@ -297,42 +303,13 @@ def why_not(row: Row, door: Door) -> str:
     return "".join(NOT_BY.get(key, {}).get(door.name, "") for key in keys)
 
 
-def _provider_missing() -> str:
-    return "" if ORT_VERSION >= (1, 24) else "the plugin interface lacks custom-op domains"
-
-
-def _genai_missing() -> str:
-    return "" if find_spec("onnxruntime_genai") else "no onnxruntime-genai"
-
-
-def _optimum_missing() -> str:
-    return "" if OPTIMUM.is_file() else "no optimum: make .venv/optimum/ready"
-
-
-def _cpp_missing() -> str:
-    api = int(re.findall(r"ORT_API_VERSION (\d+)", _native.ONNXRUNTIME_HEADERS)[0])
-    return "" if api >= 24 else "built with headers that lack what the provider needs"
-
-
-def _sim_missing() -> str:
-    library = Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so")
-    return "" if library.is_file() else "built without XRT's headers"
-
-
 @dataclass(frozen=True)
 class Door:
-    """A column of the table.
-
-    Attributes:
-        name: its head.
-        fill: a cell's text, once all that it stands for was checked.
-        missing: what the door needs and is not here.
-        target: host or sim.
-    """
+    """A column of the table: its head, and what gives a cell's text, once all that it stands for
+    was checked."""
 
     name: str
     fill: Callable[[Made], str]
-    missing: Callable[[], str] = str
     target: str = "host"
 
     def __str__(self) -> str:
@@ -341,25 +318,32 @@ class Door:
 
 DOORS = (
     Door("custom-op library", custom_op_library),
-    Door("provider", provider, _provider_missing),
-    Door("context file", context_file, _provider_missing),
-    Door("genai", genai, _genai_missing),
-    Door("genai with the provider", genai_with_provider, _genai_missing),
-    Door("optimum", optimum, _optimum_missing),
-    Door("C++", cpp, _cpp_missing),
-    Door("library on `sim`", custom_op_library_on_sim, _sim_missing, "sim"),
-    Door("provider on `sim`", provider_on_sim, _sim_missing, "sim"),
-    Door("context file on `sim`", context_file_on_sim, _sim_missing, "sim"),
+    Door("provider", provider),
+    Door("context file", context_file),
+    Door("genai", genai),
+    Door("genai with the provider", genai_with_provider),
+    Door("optimum", optimum),
+    Door("C++", cpp),
+    Door("library on `sim`", custom_op_library_on_sim, "sim"),
+    Door("provider on `sim`", provider_on_sim, "sim"),
+    Door("context file on `sim`", context_file_on_sim, "sim"),
 )
 
 
 def missing(row: Row, door: Door) -> str:
-    """Why a cell of the table cannot be filled here."""
-    if row.since > ORT_VERSION:
-        return "this ONNX Runtime lacks the model's operators"
-    if row.maker == "GGUF" and not find_spec("gguf.gguf_reader"):
-        return "no gguf"
-    return door.missing()
+    """What a cell of the table needs and is not here."""
+    headers = int(re.findall(r"ORT_API_VERSION (\d+)", _native.ONNXRUNTIME_HEADERS)[0])
+    simulator = Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so")
+    is_here = {
+        "an ONNX Runtime with the model's operators": row.since <= ORT_VERSION,
+        "gguf": row.maker != "GGUF" or find_spec("gguf.gguf_reader"),
+        "ONNX Runtime 1.24": door.name in ("custom-op library", "genai") or ORT_VERSION >= (1, 24),
+        "onnxruntime-genai": "genai" not in door.name or find_spec("onnxruntime_genai"),
+        "optimum (make .venv/optimum/ready)": door.fill is not optimum or OPTIMUM.is_file(),
+        "a build with headers of ONNX Runtime 1.24": door.fill is not cpp or headers >= 24,
+        "a build with XRT's headers": door.target == "host" or simulator.is_file(),
+    }
+    return next((f"needs {what}" for what, here in is_here.items() if not here), "")
 
 
 PAGE = SOURCE / "docs" / "status.md"

@@ -42,14 +42,12 @@ LLAMA = replace(SHAPES["llama-3.2-1b"], **SMALL)
 QWEN3 = replace(SHAPES["qwen3-0.6b"], **SMALL)
 FAMILIES: dict[str, Shape] = {
     "llama": LLAMA,
-    "qwen3": QWEN3,
     # Layers alternate between a window and all keys.
     "gemma3": replace(SHAPES["gemma3-1b"], **SMALL, window=WINDOW, global_every=2),
     # The builder's graph of Phi-3 is Llama's, with one key per query.
     "phi3": replace(LLAMA, heads=8, kv_heads=8, head_dim=96, tied=False),
     "mistral": replace(SHAPES["mistral-7b"], **SMALL, window=WINDOW, global_every=1000),
-    # Keys of a token smaller than the device's smallest transfer, also normalised.
-    "heads of 32": replace(LLAMA, heads=8, head_dim=32),
+    # Keys of a token smaller than the device's smallest transfer, and normalised.
     "normalised heads of 32": replace(SHAPES["qwen3-0.6b"], **{**SMALL, "head_dim": 32}),
     "36 layers": replace(QWEN3, layers=36),
 }
