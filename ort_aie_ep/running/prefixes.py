@@ -14,6 +14,7 @@ import logging
 import os
 import queue
 import re
+import shutil
 import threading
 import time
 import zlib
@@ -40,6 +41,8 @@ from ort_aie_ep.runtime.sessions import Options
 # As many tokens as are read of a prompt at least: smaller ones would save nothing. Larger ones
 # would leave more of a text's end to be read again, and a file has megabytes with these.
 BLOCK = 64
+# Blocks that a slot is filled with at once: other texts wait for them.
+AT_ONCE = 32
 # Of other programs, or of another form of these files, none begins so.
 _MAGIC = b"aie-kv1\n"
 _NAME = re.compile(r"\.?[0-9a-f]{40}\.kv(-[0-9a-f]+)?")
@@ -89,12 +92,14 @@ class Prefixes:
     def fill(
         self, slot: int, tokens: Sequence[int], chain: list[bytes], held: int, most: int
     ) -> int:
-        """Makes a slot that holds the first `held` of `tokens` hold more, up to `most`: how many.
+        """Makes a slot that holds the first `held` of `tokens` hold more, up to `most`, of up to
+        `AT_ONCE` blocks: how many.
 
         `chain` has the keys of a text's blocks, as far as they were needed.
         """
         self._extend(chain, tokens)
-        own, first = chain[: -(-most // BLOCK)], held // BLOCK
+        first = held // BLOCK
+        own = chain[: min(-(-most // BLOCK), first + AT_ONCE)]
         self._touch(own)
         for number, rows in enumerate(self._found(own, first), first):
             stop = min((number + 1) * BLOCK, most)
@@ -121,6 +126,13 @@ class Prefixes:
                 self._files.write(key, rows)
         self._touch(own)
         return count
+
+    def forget(self, keys: Sequence[bytes]) -> None:
+        """Removes blocks, of a text that failed: its rows may be no numbers."""
+        for key in keys:
+            self._rows.pop(key, None)
+            if self._files is not None:
+                self._files.remove(key)
 
     def close(self) -> None:
         """Finishes what is being written, unless that takes long."""
@@ -175,10 +187,12 @@ class Files:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._bytes = self._trim()
+            # Nor more than half of what the disk has.
+            self._limit = min(limit, self._bytes + shutil.disk_usage(folder).free // 2)
         except OSError as error:
             raise AieError(f"{folder} cannot have files: {error.strerror}") from error
         self._readers = ThreadPoolExecutor(_READERS, "prefixes")
-        self._waiting: queue.Queue[tuple[bytes, Rows] | None] = queue.Queue(_WAITING)
+        self._waiting: queue.Queue[tuple[bytes, Rows | None] | None] = queue.Queue(_WAITING)
         self._writer = threading.Thread(target=self._work, daemon=True)
         self._writer.start()
 
@@ -198,6 +212,10 @@ class Files:
         """Writes a block, some time; a disk that is much too slow has none of it."""
         with suppress(queue.Full):
             self._waiting.put_nowait((key, rows))
+
+    def remove(self, key: bytes) -> None:
+        """Removes a block, also one that is still to be written."""
+        self._waiting.put((key, None))
 
     def close(self) -> None:
         """Waits for what is being written, for a second."""
@@ -230,6 +248,10 @@ class Files:
     def _work(self) -> None:
         while (waiting := self._waiting.get()) is not None:
             key, rows = waiting
+            if rows is None:
+                with suppress(OSError):
+                    self._path(key).unlink()
+                continue
             if time.monotonic() < self._not_before or rows.nbytes > self._limit:
                 continue
             try:

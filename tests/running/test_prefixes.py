@@ -246,6 +246,22 @@ def test_a_disk_that_takes_nothing_is_one_line(
     assert not [*folder.iterdir()]
 
 
+def test_a_text_that_fails_leaves_nothing_that_it_computed(model: Path, folder: Path) -> None:
+    loop = opened(model, Keeping(10**8, folder))
+    expected = written(loop, SYSTEM)
+    run = loop.slots.run
+    loop.slots.run = lambda *given: run(*given) * np.nan
+    loop.add(Turn([*SYSTEM, *SYSTEM]))
+    while loop.texts or loop.waiting:
+        loop.step()
+    assert loop.prefixes is not None
+    assert len(loop.prefixes._rows) == len(SYSTEM) // BLOCK
+    loop.prefixes.close()
+    assert len([*folder.iterdir()]) == len(SYSTEM) // BLOCK
+    loop.slots.run = run
+    assert written(loop, SYSTEM)[0] == expected[0]
+
+
 def test_what_a_killed_process_left_is_removed_and_nothing_else(folder: Path) -> None:
     folder.mkdir()
     name = f".{'0' * 40}.kv-0123456789abcdef"
