@@ -16,9 +16,11 @@ from servers import make_source
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.files import model_digest
 from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running import prefixes as prefixes_module
 from ort_aie_ep.running.loop import LEAST_READ, Loop, open_loop
-from ort_aie_ep.running.prefixes import BLOCK, Files, Keeping, Prefixes
+from ort_aie_ep.running.prefixes import BLOCK, Files, Keeping, Prefixes, _digest
 from ort_aie_ep.running.slots import Pool
 from ort_aie_ep.running.turns import Piece, Turn, Usage
 from ort_aie_ep.runtime.sessions import Options
@@ -129,7 +131,7 @@ def test_a_later_process_finds_files_of_the_same_key_and_model(model: Path, fold
     expected = written(first, prompt)
     assert first.prefixes is not None
     first.prefixes.close()
-    assert len([*folder.iterdir()]) == len(prompt) // BLOCK
+    assert len([*folder.glob("*.kv")]) == len(prompt) // BLOCK
     assert folder.stat().st_mode & 0o777 == 0o700
     for memory in (10**8, 0):  # 0: from files alone
         text, usage, logits = written(opened(model, Keeping(memory, folder)), prompt)
@@ -142,6 +144,27 @@ def test_a_later_process_finds_files_of_the_same_key_and_model(model: Path, fold
         keeping=Keeping(10**8, folder),
     )  # fmt: skip
     assert written(exact, prompt)[1].cached_tokens == 0
+
+
+def test_a_models_files_are_hashed_once_until_they_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, kept = tmp_path / "model", tmp_path / "kept"
+    model.mkdir()
+    kept.mkdir()
+    (model / "weights").write_bytes(b"one")
+    found = [_digest(model, kept)]
+    assert not [*kept.iterdir()]  # it may still change in the same tick of a clock
+    monkeypatch.setattr(prefixes_module, "_SETTLED_SECONDS", -1)
+    found += [_digest(model, kept), _digest(model, kept)]
+    (known,) = kept.iterdir()
+    assert found == [model_digest(model)] * 3
+    known.write_text("0" * 64)
+    assert _digest(model, kept) == "0" * 64
+    known.write_text("")
+    assert _digest(model, kept) == found[0]
+    (model / "weights").write_bytes(b"two")
+    assert _digest(model, kept) == model_digest(model) != found[0]
 
 
 def test_files_that_are_damaged_or_foreign_are_read_as_if_they_were_missing(
@@ -257,7 +280,7 @@ def test_a_text_that_fails_leaves_nothing_that_it_computed(model: Path, folder: 
     assert loop.prefixes is not None
     assert len(loop.prefixes._rows) == len(SYSTEM) // BLOCK
     loop.prefixes.close()
-    assert len([*folder.iterdir()]) == len(SYSTEM) // BLOCK
+    assert len([*folder.glob("*.kv")]) == len(SYSTEM) // BLOCK
     loop.slots.run = run
     assert written(loop, SYSTEM)[0] == expected[0]
 
