@@ -18,6 +18,7 @@ import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.files import model_digest
 from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running import loop as loop_module
 from ort_aie_ep.running import prefixes as prefixes_module
 from ort_aie_ep.running.loop import LEAST_READ, Loop, open_loop
 from ort_aie_ep.running.prefixes import BLOCK, Files, Keeping, Prefixes, _digest
@@ -118,6 +119,29 @@ def test_a_text_goes_on_with_what_others_read_meanwhile(model: Path) -> None:
         ends |= {text: event for text, event in loop.step() if isinstance(event, Usage)}
     cached = sorted(ends[text].cached_tokens for text in texts)
     assert cached[1:] == [601 - LEAST_READ] * 2
+
+
+def test_a_long_beginning_is_copied_in_parts_while_others_write(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (loop_module, prefixes_module):
+        monkeypatch.setattr(module, "AT_ONCE", 2)
+    loop, prompt = opened(model, slots=2), [*SYSTEM, *SYSTEM]
+    expected = written(loop, prompt)[0]
+    loop.fail()  # no slot has it
+    running = loop.add(Turn([5], max_tokens=100, ignore_end=True))
+    loop.step()
+    text = loop.add(Turn(prompt, max_tokens=1, ignore_end=True))
+    read, said = [], ""
+    while text in loop.texts or text in loop.waiting:
+        before = running.written
+        said += "".join(
+            e.delta.content for t, e in loop.step() if t is text and isinstance(e, Piece)
+        )
+        assert running.written == before + 1
+        read.append(text.read)
+    assert read == [128, 256, 384, 512, 600]
+    assert (said, text.cached) == (expected, 600 - LEAST_READ)
 
 
 @pytest.fixture
