@@ -293,7 +293,7 @@ def _size(facts: Facts) -> str:
 
     size = facts.context * facts.token_bytes
     caches = f", each with a cache of up to {size_text(size)}" if size else ""
-    kept = f"; {size_text(facts.kept)} for others" if facts.kept else ""
+    kept = f"; up to {size_text(facts.kept)} for those without a slot" if facts.kept else ""
     return f"{facts.slots} texts at a time of {facts.context:,} tokens{caches}{kept}"
 
 

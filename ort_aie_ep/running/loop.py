@@ -33,7 +33,7 @@ from ort_aie_ep.running.chunks import CHUNK_BESIDE_TEXTS
 from ort_aie_ep.running.drafts import Drafted, Drafting, Drafts, open_drafts
 from ort_aie_ep.running.guidance import Guide
 from ort_aie_ep.running.logprobs import Telling
-from ort_aie_ep.running.prefixes import Keeping, Prefixes, open_prefixes
+from ort_aie_ep.running.prefixes import AT_ONCE, BLOCK, Keeping, Prefixes, open_prefixes
 from ort_aie_ep.running.prompts import Prompts
 from ort_aie_ep.running.sampling import Choosing, Row, choose, log_probabilities
 from ort_aie_ep.running.slots import Slots, open_slots
@@ -57,12 +57,13 @@ class Text:
         tokens: of the prompt, then those that were written.
         prompt: how many of them are the prompt.
         limit: the most that may be written.
-        cached: tokens of the prompt that are not read again; None until it is read.
+        cached: tokens of the prompt that are not read again.
         read: tokens of the prompt that are in a cache.
         telling: what is to be told of its tokens' probabilities; None if nothing is.
         drafting: what is known of guesses for it; None if there are none.
         chain: keys of its blocks, as far as they were needed.
         kept: how many of them were kept.
+        first: the first token that was computed for it.
     """
 
     turn: Turn
@@ -76,13 +77,14 @@ class Text:
     telling: Telling | None = None
     drafting: Drafting | None = None
     prompt: int = field(init=False)
-    cached: int | None = None
+    cached: int = 0
     read: int = 0
     chain: list[bytes] = field(default_factory=list)
     kept: int = 0
+    first: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.prompt = len(self.tokens)
+        self.prompt = self.first = len(self.tokens)
 
     @property
     def written(self) -> int:
@@ -253,17 +255,17 @@ class Loop:
         kept = self.slots.keep(index, own, held)
         place.tokens = text.tokens[:kept]
         text.cached = text.read = kept
-        self._fill(index)
 
-    def _fill(self, index: int) -> None:
-        """The same, of what others have read."""
+    def _fill(self, index: int) -> bool:
+        """The same, of what others have read: whether there may be more than fits into a step."""
         place, text = self._places[index], self._text(index)
         if self.prefixes is None or text.read >= (most := text.prompt - LEAST_READ):
-            return
-        held = self.prefixes.fill(index, text.tokens, text.chain, text.read, most)
-        place.tokens += text.tokens[text.read : held]
-        text.cached = (text.cached or 0) + held - text.read
-        text.read = held
+            return False
+        before = text.read
+        text.read = self.prefixes.fill(index, text.tokens, text.chain, before, most)
+        place.tokens += text.tokens[before : text.read]
+        text.cached += text.read - before
+        return before // BLOCK + AT_ONCE == text.read // BLOCK
 
     def _keep(self, place: _Slot, text: Text) -> None:
         """Keeps the blocks of a text that are complete."""
@@ -283,6 +285,8 @@ class Loop:
         if forget:
             self.slots.keep(index, 0, len(place.tokens))
             place.tokens = []
+            if self.prefixes is not None:
+                self.prefixes.forget(text.chain[text.first // BLOCK : text.kept])
         self._clock += 1
         place.text, place.used = None, self._clock
         if index < self._writing:
@@ -302,9 +306,10 @@ class Loop:
 
     def _next_prompt(self) -> int | None:
         """The slot that reads: by turns the text that came first and the one with least to read, so
-        that a short prompt does not wait for a long one, nor the long one for ever."""
+        that a short prompt does not wait for a long one, nor the long one for ever. None while
+        slots are filled, which takes less time."""
         reading = [i for i, p in enumerate(self._places) if i >= self._writing and p.text]
-        if not reading:
+        if not reading or any([self._fill(index) for index in reading]):
             return None
         if self._first_next:
             return min(reading, key=lambda index: self._places[index].used)
@@ -317,7 +322,6 @@ class Loop:
 
     def _part(self, index: int) -> int:
         """How many tokens of its prompt a slot reads at once, now."""
-        self._fill(index)
         left = self._left(index)
         return left if left < self._chunk + LEAST_READ else self._chunk
 
@@ -332,6 +336,7 @@ class Loop:
         except Exception as error:
             return self._fail(text, error)
         place.tokens += part
+        text.first = min(text.first, before)
         text.read += size
         self._keep(place, text)
         if size < left:
@@ -460,8 +465,8 @@ class Loop:
         if text.reader.called and reason == "stop":
             reason = "tool_calls"
         self._end(text)
-        cached, stopped = text.cached or 0, text.stops.found
-        return [*events, (text, Usage(reason, text.prompt, cached, text.written, stopped))]
+        usage = Usage(reason, text.prompt, text.cached, text.written, text.stops.found)
+        return [*events, (text, usage)]
 
     def _written(self, text: Text, token: int, logits: Row) -> tuple[list[Piece], str]:
         """What a new token adds to a text, and why that ends with it; empty if it does not."""

@@ -14,6 +14,7 @@ import logging
 import os
 import queue
 import re
+import shutil
 import threading
 import time
 import zlib
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +33,14 @@ import ort_aie_ep
 from ort_aie_ep import _native
 from ort_aie_ep.disk import size_text
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.files import blake2b, file_hash, model_digest, open_regular, written_beside
+from ort_aie_ep.models.files import (
+    blake2b,
+    file_hash,
+    model_digest,
+    open_regular,
+    read_regular,
+    written_beside,
+)
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.platforms import free_memory
 from ort_aie_ep.running.slots import Pool, Slots
@@ -40,12 +49,17 @@ from ort_aie_ep.runtime.sessions import Options
 # As many tokens as are read of a prompt at least: smaller ones would save nothing. Larger ones
 # would leave more of a text's end to be read again, and a file has megabytes with these.
 BLOCK = 64
+# Blocks that a slot is filled with at once: other texts wait for them.
+AT_ONCE = 32
 # Of other programs, or of another form of these files, none begins so.
 _MAGIC = b"aie-kv1\n"
-_NAME = re.compile(r"\.?[0-9a-f]{40}\.kv(-[0-9a-f]+)?")
+_NAME = re.compile(r"\.?[0-9a-f]{40}\.(kv|model)(-[0-9a-f]+)?")
+_DIGEST = re.compile(rb"[0-9a-f]{64}")
 _HEADER = len(_MAGIC) + 20 + 4  # key and checksum
 # Files that are read at once, and blocks that may wait to be written.
-_READERS, _AHEAD, _WAITING = 4, 8, 64
+_READERS, _WAITING = 4, 64
+# A file that is younger may change without a trace in its times.
+_SETTLED_SECONDS = 3
 # After a fault, how long nothing is written; and when an unfinished file is nobody's.
 _PAUSE_SECONDS, _LEFT_SECONDS = 60, 3600
 
@@ -89,12 +103,14 @@ class Prefixes:
     def fill(
         self, slot: int, tokens: Sequence[int], chain: list[bytes], held: int, most: int
     ) -> int:
-        """Makes a slot that holds the first `held` of `tokens` hold more, up to `most`: how many.
+        """Makes a slot that holds the first `held` of `tokens` hold more, up to `most`, of up to
+        `AT_ONCE` blocks: how many.
 
         `chain` has the keys of a text's blocks, as far as they were needed.
         """
         self._extend(chain, tokens)
-        own, first = chain[: -(-most // BLOCK)], held // BLOCK
+        first = held // BLOCK
+        own = chain[: min(-(-most // BLOCK), first + AT_ONCE)]
         self._touch(own)
         for number, rows in enumerate(self._found(own, first), first):
             stop = min((number + 1) * BLOCK, most)
@@ -122,6 +138,13 @@ class Prefixes:
         self._touch(own)
         return count
 
+    def forget(self, keys: Sequence[bytes]) -> None:
+        """Removes blocks, of a text that failed: its rows may be no numbers."""
+        for key in keys:
+            self._rows.pop(key, None)
+            if self._files is not None:
+                self._files.remove(key)
+
     def close(self) -> None:
         """Finishes what is being written, unless that takes long."""
         if self._files is not None:
@@ -144,20 +167,22 @@ class Prefixes:
             while len(self._rows) > self._most:
                 self._rows.popitem(last=False)
 
+    def _there(self, key: bytes) -> bool:
+        return key in self._rows or (self._files is not None and self._files.touch(key))
+
     def _found(self, chain: Sequence[bytes], first: int) -> Iterator[Rows]:
         """The blocks from `first` on, up to one that is missing."""
+        there = [*takewhile(self._there, chain[first:])]
+        missing = [key for key in there if key not in self._rows]
         size = BLOCK * self._slots.token_bytes
-        for start in range(first, len(chain), _AHEAD):
-            part = chain[start : start + _AHEAD]
-            missing = [key for key in part if key not in self._rows] if self._files else []
-            read = dict(self._files.read(missing, size)) if self._files and missing else {}
-            for number, key in enumerate(part, start):
-                rows = self._rows.get(key)
-                if rows is None and (rows := read.get(key)) is not None:
-                    self._add(number, key, rows)
-                if rows is None:
-                    return
-                yield rows
+        read = self._files.read(missing, size) if self._files and missing else iter(())
+        for number, key in enumerate(there, first):
+            rows = next(read) if key in missing else self._rows.get(key)
+            if rows is None:  # it was damaged, or went for another one
+                return
+            if key in missing:
+                self._add(number, key, rows)
+            yield rows
 
 
 class Files:
@@ -175,10 +200,12 @@ class Files:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._bytes = self._trim()
+            # Nor more than half of what the disk has.
+            self._limit = min(limit, self._bytes + shutil.disk_usage(folder).free // 2)
         except OSError as error:
             raise AieError(f"{folder} cannot have files: {error.strerror}") from error
         self._readers = ThreadPoolExecutor(_READERS, "prefixes")
-        self._waiting: queue.Queue[tuple[bytes, Rows] | None] = queue.Queue(_WAITING)
+        self._waiting: queue.Queue[tuple[bytes, Rows | None] | None] = queue.Queue(_WAITING)
         self._writer = threading.Thread(target=self._work, daemon=True)
         self._writer.start()
 
@@ -189,15 +216,19 @@ class Files:
             return True
         return False
 
-    def read(self, keys: Sequence[bytes], size: int) -> Iterator[tuple[bytes, Rows]]:
-        """The blocks of `size` bytes that are there, with their keys."""
-        read = self._readers.map(lambda key: self._read(key, size), keys)
-        return ((key, rows) for key, rows in zip(keys, read, strict=True) if rows is not None)
+    def read(self, keys: Sequence[bytes], size: int) -> Iterator[Rows | None]:
+        """Blocks of `size` bytes, while others are still being read; None for one that is not
+        there."""
+        return self._readers.map(lambda key: self._read(key, size), keys)
 
     def write(self, key: bytes, rows: Rows) -> None:
         """Writes a block, some time; a disk that is much too slow has none of it."""
         with suppress(queue.Full):
             self._waiting.put_nowait((key, rows))
+
+    def remove(self, key: bytes) -> None:
+        """Removes a block, also one that is still to be written."""
+        self._waiting.put((key, None))
 
     def close(self) -> None:
         """Waits for what is being written, for a second."""
@@ -220,7 +251,6 @@ class Files:
             self._say(f"{path} cannot be read: {error.strerror}")
             return None
         if len(rows) == size and header == _header(key, rows):
-            self.touch(key)
             return rows
         self._say(f"{path} is damaged, or not a file of this program: its tokens are read again")
         with suppress(OSError):
@@ -230,6 +260,10 @@ class Files:
     def _work(self) -> None:
         while (waiting := self._waiting.get()) is not None:
             key, rows = waiting
+            if rows is None:
+                with suppress(OSError):
+                    self._path(key).unlink()
+                continue
             if time.monotonic() < self._not_before or rows.nbytes > self._limit:
                 continue
             try:
@@ -258,7 +292,7 @@ class Files:
         total = sum(size for _, size, _ in found)
         least = self._limit * 9 // 10 if total > self._limit else total
         for used, size, path in sorted(found):
-            left = path.rpartition(".kv")[2] and time.time() - used > _LEFT_SECONDS
+            left = "-" in Path(path).name and time.time() - used > _LEFT_SECONDS
             if total > least or left:
                 with suppress(OSError):
                     Path(path).unlink()
@@ -310,13 +344,15 @@ def open_prefixes(
     if keeping.folder is None:
         return Prefixes(slots, limit) if limit else None
     files = Files(keeping.folder, keeping.files)
-    return Prefixes(slots, limit, _root(slots, folder, options, keeping.key, drafts), files)
+    root = _root(slots, folder, options, keeping.folder, keeping.key, drafts)
+    return Prefixes(slots, limit, root, files)
 
 
 def _root(
     slots: Pool,
     folder: ModelFolder,
     options: Options,
+    kept: Path,
     key: str,
     drafts: tuple[int, ModelFolder | None],
 ) -> bytes:
@@ -326,7 +362,7 @@ def _root(
     most, drafter = drafts
     chosen = options.entries()
     content = {
-        "model": model_digest(folder.path),
+        "model": _digest(folder.path, kept),
         "library": file_hash(Path(ort_aie_ep.library_path())),
         "versions": [ort_aie_ep.__version__, onnxruntime.__version__],
         "isa": _native.selected_isa(),
@@ -335,7 +371,24 @@ def _root(
             for name in ("numerics", "target")
         ],
         "cache": slots.layout,
-        "drafts": [most, model_digest(drafter.path) if drafter else ""],
+        "drafts": [most, _digest(drafter.path, kept) if drafter else ""],
         "key": key,
     }
     return blake2b(json.dumps(content).encode()).digest()
+
+
+def _digest(model: Path, kept: Path) -> str:
+    """`model_digest`, which reads all of a model, once for files that do not change."""
+    paths = sorted(path for path in model.rglob("*") if path.is_file())
+    stats = [(str(path.relative_to(model)), path.stat()) for path in paths]
+    facts = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in stats]
+    content = json.dumps([str(model.absolute()), facts])
+    file = kept / f"{blake2b(content.encode()).hexdigest()}.model"
+    with suppress(OSError):
+        if _DIGEST.fullmatch(known := read_regular(file)):
+            return known.decode()
+    digest = model_digest(model)
+    if time.time() - max(max(s.st_mtime, s.st_ctime) for _, s in stats) > _SETTLED_SECONDS:
+        with suppress(OSError), written_beside(file) as beside:
+            beside.write(digest)
+    return digest

@@ -92,7 +92,7 @@ class Pool:
         self.context, self.token_bytes = decoder.capacity, decoder.token_bytes
         # A sliding window's buffer may be shorter than the context: what slides out is gone.
         self.rewinds = all(b.shape[2] >= decoder.capacity for b in decoder.buffers.values())
-        self.unshared = ""
+        self.unshared = "" if self.token_bytes else "it has no cache"
         if not self.rewinds:
             self.unshared = "its caches keep a window's last tokens only (sliding_window_cache)"
             self.note = note or f"{self.unshared}, so no text shares another one's beginning"

@@ -85,10 +85,10 @@ class Writing:
                     else:
                         deltas.append(event.delta)
                 self._last = time.perf_counter()
-                if read is None and text.cached is not None:
+                if read is None:
                     read = text.cached
                     reading.total -= read
-                if read is not None and text.read > read:
+                if text.read > read:
                     reading.step(text.read - read)
                     read = text.read
                 yield from deltas or [Delta()]
@@ -108,5 +108,5 @@ class Writing:
             (self._first or self._last) - self._start,
             max(0.0, self._last - self._shown) if self._first else 0.0,
             None if drafting is None else (drafting.taken, drafting.drafted),
-            text.cached or 0,
+            text.cached,
         )

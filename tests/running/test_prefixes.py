@@ -16,9 +16,12 @@ from servers import make_source
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.files import model_digest
 from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running import loop as loop_module
+from ort_aie_ep.running import prefixes as prefixes_module
 from ort_aie_ep.running.loop import LEAST_READ, Loop, open_loop
-from ort_aie_ep.running.prefixes import BLOCK, Files, Keeping, Prefixes
+from ort_aie_ep.running.prefixes import BLOCK, Files, Keeping, Prefixes, _digest
 from ort_aie_ep.running.slots import Pool
 from ort_aie_ep.running.turns import Piece, Turn, Usage
 from ort_aie_ep.runtime.sessions import Options
@@ -118,6 +121,29 @@ def test_a_text_goes_on_with_what_others_read_meanwhile(model: Path) -> None:
     assert cached[1:] == [601 - LEAST_READ] * 2
 
 
+def test_a_long_beginning_is_copied_in_parts_while_others_write(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (loop_module, prefixes_module):
+        monkeypatch.setattr(module, "AT_ONCE", 2)
+    loop, prompt = opened(model, slots=2), [*SYSTEM, *SYSTEM]
+    expected = written(loop, prompt)[0]
+    loop.fail()  # no slot has it
+    running = loop.add(Turn([5], max_tokens=100, ignore_end=True))
+    loop.step()
+    text = loop.add(Turn(prompt, max_tokens=1, ignore_end=True))
+    read, said = [], ""
+    while text in loop.texts or text in loop.waiting:
+        before = running.written
+        said += "".join(
+            e.delta.content for t, e in loop.step() if t is text and isinstance(e, Piece)
+        )
+        assert running.written == before + 1
+        read.append(text.read)
+    assert read == [128, 256, 384, 512, 600]
+    assert (said, text.cached) == (expected, 600 - LEAST_READ)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "kept"
@@ -129,7 +155,7 @@ def test_a_later_process_finds_files_of_the_same_key_and_model(model: Path, fold
     expected = written(first, prompt)
     assert first.prefixes is not None
     first.prefixes.close()
-    assert len([*folder.iterdir()]) == len(prompt) // BLOCK
+    assert len([*folder.glob("*.kv")]) == len(prompt) // BLOCK
     assert folder.stat().st_mode & 0o777 == 0o700
     for memory in (10**8, 0):  # 0: from files alone
         text, usage, logits = written(opened(model, Keeping(memory, folder)), prompt)
@@ -142,6 +168,27 @@ def test_a_later_process_finds_files_of_the_same_key_and_model(model: Path, fold
         keeping=Keeping(10**8, folder),
     )  # fmt: skip
     assert written(exact, prompt)[1].cached_tokens == 0
+
+
+def test_a_models_files_are_hashed_once_until_they_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, kept = tmp_path / "model", tmp_path / "kept"
+    model.mkdir()
+    kept.mkdir()
+    (model / "weights").write_bytes(b"one")
+    found = [_digest(model, kept)]
+    assert not [*kept.iterdir()]  # it may still change in the same tick of a clock
+    monkeypatch.setattr(prefixes_module, "_SETTLED_SECONDS", -1)
+    found += [_digest(model, kept), _digest(model, kept)]
+    (known,) = kept.iterdir()
+    assert found == [model_digest(model)] * 3
+    known.write_text("0" * 64)
+    assert _digest(model, kept) == "0" * 64
+    known.write_text("")
+    assert _digest(model, kept) == found[0]
+    (model / "weights").write_bytes(b"two")
+    assert _digest(model, kept) == model_digest(model) != found[0]
 
 
 def test_files_that_are_damaged_or_foreign_are_read_as_if_they_were_missing(
@@ -244,6 +291,22 @@ def test_a_disk_that_takes_nothing_is_one_line(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "prefixes cannot be written" in caplog.text
     assert not [*folder.iterdir()]
+
+
+def test_a_text_that_fails_leaves_nothing_that_it_computed(model: Path, folder: Path) -> None:
+    loop = opened(model, Keeping(10**8, folder))
+    expected = written(loop, SYSTEM)
+    run = loop.slots.run
+    loop.slots.run = lambda *given: run(*given) * np.nan
+    loop.add(Turn([*SYSTEM, *SYSTEM]))
+    while loop.texts or loop.waiting:
+        loop.step()
+    assert loop.prefixes is not None
+    assert len(loop.prefixes._rows) == len(SYSTEM) // BLOCK
+    loop.prefixes.close()
+    assert len([*folder.glob("*.kv")]) == len(SYSTEM) // BLOCK
+    loop.slots.run = run
+    assert written(loop, SYSTEM)[0] == expected[0]
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(folder: Path) -> None:
