@@ -13,6 +13,7 @@ import httpx
 import pydantic
 import pytest
 from anthropic.types import RawMessageStreamEvent
+from coding_agents import AGENTS, Agent
 from openai.types.responses import Response, ResponseStreamEvent
 from servers import NAME, Served
 
@@ -127,6 +128,20 @@ def test_a_message_calls_and_takes_the_result(served: Served) -> None:
     before = answer.usage.cache_read_input_tokens + answer.usage.input_tokens
     assert more.usage.cache_read_input_tokens is not None
     assert more.usage.cache_read_input_tokens >= before
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="no docs beside the tests")
+@pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
+def test_the_page_says_what_the_real_programs_were_given(agent: Agent) -> None:
+    page = PAGE.read_text()
+    assert f"| {agent.name} | {agent.version} |" in page
+    for name, text in agent.settings.items():
+        assert not name.startswith(".") or (f"~/{name}" in page and f"\n{text}```" in page)
+    assert [name for name in agent.environment if name not in page] == []
+    assert " ".join(agent.prepare) in page
 
 
 BODIES = Path(__file__).parent / "bodies"
