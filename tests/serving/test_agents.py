@@ -185,6 +185,22 @@ def test_what_the_real_programs_send_is_read_whole(served: Served, name: str) ->
     assert answer.json()["usage"]["output_tokens"] == 8
 
 
+@pytest.mark.parametrize("name", ["cline", "continue", "llm", "opencode", "pi", "qwen"])
+def test_what_the_real_programs_chat_is_read_whole(served: Served, name: str) -> None:
+    body = json.loads((BODIES / f"{name}.json").read_text())
+    asked, called, result = Chat.model_validate(body).turn(None).messages[-3:]
+    assert (asked["role"], called["role"]) == ("user", "assistant")
+    assert "Say hello" in asked["content"]
+    assert called["content"].startswith("I look, by ")
+    assert "hello-$((40+2))" in called["tool_calls"][0]["function"]["arguments"]
+    assert "hello-42" in result["content"]
+    assert called["tool_calls"][0]["id"] == result["tool_call_id"]
+    limit = {"max_completion_tokens" if "max_completion_tokens" in body else "max_tokens": 4}
+    answer = served.post("/v1/chat/completions", json=body | limit, timeout=100)
+    assert answer.status_code == 200, answer.text
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
 @pytest.mark.parametrize(
     ("path", "change", "place", "said"),
     [
