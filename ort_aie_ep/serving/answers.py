@@ -22,11 +22,9 @@ class Answer(ABC):
 
     Attributes:
         texts: what it has: one text, or several.
-        quiet: what a stream has while nothing comes.
         ending: what ends a stream.
     """
 
-    quiet = ": the model is at work\n\n"
     ending = ""
 
     def __init__(self, texts: int = 1) -> None:
@@ -48,6 +46,10 @@ class Answer(ABC):
     @abstractmethod
     def take(self, number: int, event: Event) -> list[dict[str, Any]]:
         """What a stream has of what came of text `number`."""
+
+    def waiting(self) -> dict[str, Any] | None:
+        """What a stream has while nothing comes; None for a comment."""
+        return None
 
     def closing(self) -> list[dict[str, Any]]:
         """What a stream has after all texts."""
@@ -103,6 +105,10 @@ class CompletionAnswer(Answer):
         delta = event.delta
         said = {"delta": _delta(delta)} if self._chat else {"text": delta.content}
         return [*chunks, self._chunk(number, said, event.logprobs, None)]
+
+    def waiting(self) -> dict[str, Any] | None:
+        """What a stream has while nothing comes; None for a comment."""
+        return None
 
     def closing(self) -> list[dict[str, Any]]:
         """The number of tokens, if the client asks for it."""

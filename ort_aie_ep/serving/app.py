@@ -36,7 +36,7 @@ _ELSEWHERE = {
     "/v1/embeddings": "this server only writes texts: use /v1/chat/completions or /v1/completions",
 }
 # A refusal that comes within so many seconds has its own status. Then a stream begins, because
-# clients give up on a server that says nothing: a comment or a ping, and another one whenever
+# clients give up on a server that says nothing: a comment or an event, and another one whenever
 # nothing came for so many seconds, while a request waits or its prompt is read.
 PATIENCE, QUIET = 1.0, 2.0
 
@@ -227,12 +227,12 @@ async def _stream(
     answer: Answer,
 ) -> AsyncIterator[str]:
     """Server-sent events: the one that is `coming`, then `events`."""
-    yield answer.quiet
+    yield _waiting(answer)
     try:
         while True:
             await asyncio.wait({coming}, timeout=QUIET)
             if not coming.done():
-                yield answer.quiet
+                yield _waiting(answer)
                 continue
             if (event := coming.result()) is None:
                 break
@@ -247,6 +247,11 @@ async def _stream(
         coming.cancel()
     if answer.ending:
         yield answer.ending
+
+
+def _waiting(answer: Answer) -> str:
+    event = answer.waiting()
+    return _data(event) if event else ": the model is at work\n\n"
 
 
 def _data(content: dict[str, Any]) -> str:

@@ -177,8 +177,6 @@ class Messages(Count):
 class MessageAnswer(Answer):
     """The answer."""
 
-    quiet = 'event: ping\ndata: {"type": "ping"}\n\n'
-
     def __init__(self, model: str) -> None:
         super().__init__()
         self._model, self._id = model, f"msg_{uuid.uuid4().hex}"
@@ -205,6 +203,10 @@ class MessageAnswer(Answer):
             ended = {"type": "message_delta", "delta": self._reason, "usage": self._usage}
             return [*made, ended, {"type": "message_stop"}]
         return made
+
+    def waiting(self) -> dict[str, Any]:
+        """A ping."""
+        return {"type": "ping"}
 
     def failed(self, error: AieError) -> dict[str, Any]:
         """The error as the body that it would be."""
