@@ -87,7 +87,7 @@ TURN ?= 0
 
 BUNDLES := $(foreach turn,0 1 2 3,$(BUNDLE_$(turn)))
 CHECKS := $(filter-out docs check-ort-%,$(EACH_CHANGE) $(BUNDLES))
-.PHONY: each-change bundle bundle-names $(CHECKS)
+.PHONY: each-change bundle bundle-names check-clients $(CHECKS)
 each-change: $(EACH_CHANGE)
 bundle: $(BUNDLE_$(TURN))
 bundle-names:
@@ -108,9 +108,14 @@ check-all-sanitized: $(VENV)/test-ready
 check-threads: $(VENV)/test-ready
 	$(SCRIPT)/check_threads.sh
 
-# A decimal comma, a CPU of 2008, the real XRT, MLIR's own reader, Codex and Claude Code.
-check-locale check-old-cpu check-real-xrt check-mlir check-agents: check-%: $(VENV)/test-ready
+# A decimal comma, a CPU of 2008, the real XRT, MLIR's own reader.
+check-locale check-old-cpu check-real-xrt check-mlir: check-%: $(VENV)/test-ready
 	$(SCRIPT)/check_$(subst -,_,$*).sh
+
+# Codex and Claude Code, unmodified; all coding agents of docs/agents.md.
+check-agents: AGENTS = -k "Codex or Claude"
+check-agents check-clients: $(VENV)/test-ready
+	$(VENV)/bin/pytest -q -rs tests/serving/real_agents.py $(AGENTS)
 
 # The execution provider and whole models through both doors, on each version of ONNX Runtime between; not what a
 # call costs, in allocations, memory and events.

@@ -43,7 +43,7 @@ _ELSEWHERE = {
     "/api/delete": "ort-aie rm MODEL removes one",
 }
 # A refusal that comes within so many seconds has its own status. Then a stream begins, because
-# clients give up on a server that says nothing: a comment or a ping, and another one whenever
+# clients give up on a server that says nothing: a comment or an event, and another one whenever
 # nothing came for so many seconds, while a request waits or its prompt is read.
 PATIENCE, QUIET = 1.0, 2.0
 

@@ -242,6 +242,14 @@ class ResponseAnswer(Answer):
             events.append(self._event(f"response.{body['status']}", response=body))
         return events
 
+    def quiet(self, progress: str) -> str:
+        """With an event that it is in progress, once it is: Codex leaves a stream that has no event
+        for five minutes, and a comment is none."""
+        if self._number < 0:
+            return super().quiet(progress)
+        in_progress = self._event("response.in_progress", response=self.body())
+        return super().quiet(progress) + self.line(in_progress)
+
     def failed(self, error: AieError) -> dict[str, Any]:
         """That the response has failed, and why."""
         said = error_of(PATH, error)[1]["error"]

@@ -1,97 +1,168 @@
-"""Codex and Claude Code, unmodified: each runs a command, is told what it printed, and goes on.
+"""Coding agents, unmodified: each runs a command, is told what it printed, and goes on.
 
-`check_agents.sh` installs them; AGENTS is where their commands are.
+They come from npm and PyPI, at stated versions, into .cache/agents. The server is `ort-aie serve`
+with nothing but a model, which writes what is scripted.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import socket
+import re
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
-from servers import TEMPLATE, make_source
+from coding_agents import AGENTS, URL, Agent
+from scripted_model import ENDLESS, SECOND, make_scripted
+from servers import NAME, Served, serving
 
-CODEX = """model = "demo"
-model_provider = "aie"
-[model_providers.aie]
-name = "aie"
-base_url = "URL/v1"
-env_key = "AIE_KEY"
-wire_api = "responses"
-"""
-_EXEC = ("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
-# The first turn of a conversation, and a later one.
-COMMANDS = {
-    "codex": ((*_EXEC, "Say hello"), (*_EXEC, "resume", "--last", "A second thing")),
-    "claude": (
-        ("claude", "-p", "Say hello", "--allowedTools", "Bash"),
-        ("claude", "-c", "-p", "A second thing"),
-    ),
-}
+import ort_aie_ep
+
+INSTALLED = Path(__file__).parents[2] / ".cache" / "agents"
+# What a request of the same conversation reads again, at most.
+READ_AGAIN = 64
+# What is no part of what is tried.
+QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+# Seconds in which a client's end ends its text.
+DROPPED = 0.5
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The address of a server, and its log of turns."""
-    folder = tmp_path_factory.mktemp("served")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    program, log = Path(__file__).parent / "scripted_server.py", folder / "turns"
-    model = make_source(folder, TEMPLATE)
-    process = subprocess.Popen([sys.executable, str(program), str(port), str(model), str(log)])
-    url, end = f"http://127.0.0.1:{port}", time.monotonic() + 60
-    try:
-        while True:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scripted")
+    ort_aie_ep.compile(make_scripted(folder / "source"), folder / NAME)
+    return folder / NAME
+
+
+@pytest.fixture(scope="module")
+def served(model: Path) -> Iterator[Served]:
+    with serving(model) as served:
+        yield served
+
+
+def installed(agent: Agent) -> str:
+    """The folder of its commands."""
+    folder = INSTALLED / re.sub(r"\W+", "-", " ".join(agent.packages)).strip("-")
+    python = "==" in agent.packages[0]
+    commands = folder / ("bin" if python else "node_modules/.bin")
+    if not (folder / "ready").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        install: tuple[str | Path, ...] = (
+            "npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--loglevel=error",
+        )  # fmt: skip
+        try:
+            if python:
+                subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+                install = (commands / "python", "-m", "pip", "install", "-q")
+            subprocess.run([*install, *agent.packages], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"not run: {agent.packages[0]} cannot be installed: {error}")
+        (folder / "ready").touch()
+    return str(commands)
+
+
+class Home:
+    """A home folder of an agent, for one server."""
+
+    def __init__(self, agent: Agent, served: Served, folder: Path) -> None:
+        self._agent, self._url, self._folder = agent, served.url, folder
+        (folder / "work").mkdir()
+        for name, text in agent.settings.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(self._filled(text))
+        kept = {key: os.environ[key] for key in ("LANG", "TMPDIR") if key in os.environ}
+        given = {name: self._filled(value) for name, value in agent.environment.items()}
+        path = f"{installed(agent)}:{os.environ['PATH']}"
+        self._environment = {**kept, **QUIET, "HOME": str(folder), "PATH": path, **given}
+        if agent.prepare:
+            self.run(agent.prepare)
+
+    def _filled(self, text: str) -> str:
+        return re.sub(r"\bNAME\b", NAME, text.replace(URL, self._url))
+
+    def start(self, command: tuple[str, ...], *text: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*map(self._filled, command), *text], cwd=self._folder / "work", env=self._environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, command: tuple[str, ...], *text: str) -> str:
+        """What it prints."""
+        with self.start(command, *text) as process:
             try:
-                httpx.get(f"{url}/health")
-                break
-            except httpx.ConnectError:
-                assert process.poll() is None
-                assert time.monotonic() < end, "the server does not answer"
-                time.sleep(0.2)
-        yield url, log
-    finally:
-        process.terminate()
-        process.wait(60)
+                return process.communicate(timeout=240)[0]
+            finally:
+                self.kill()
+
+    def kill(self) -> None:
+        """Ends all of its processes, also those that it left behind."""
+        mark = f"HOME={self._folder}\0".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (process / "environ").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+            except OSError:  # has ended, or is another user's
+                continue
 
 
-@pytest.mark.parametrize("agent", COMMANDS)
-def test_an_agent_runs_a_command_and_goes_on(
-    agent: str, served: tuple[str, Path], tmp_path: Path
-) -> None:
-    url, log = served
-    (tmp_path / ".codex").mkdir()
-    (tmp_path / ".codex" / "config.toml").write_text(CODEX.replace("URL", url))
-    (tmp_path / "work").mkdir()
-    kept = {key: os.environ[key] for key in ("LANG", "TMPDIR") if key in os.environ}
-    environment = kept | {
-        "HOME": str(tmp_path), "PATH": f"{os.environ['AGENTS']}:{os.environ['PATH']}",
-        "AIE_KEY": "unused", "ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": "unused",
-        "ANTHROPIC_MODEL": "demo", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    }  # fmt: skip
-    log.write_text("")
-    said = [
-        subprocess.run(
-            command, cwd=tmp_path / "work", env=environment, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=120,
-        )
-        for command in COMMANDS[agent]
-    ]  # fmt: skip
-    assert [one.returncode for one in said] == [0, 0], said
-    assert "It printed: hello-42" in said[0].stdout
-    assert "A second turn." in said[1].stdout
-    turns: list[dict[str, Any]] = [json.loads(line) for line in log.read_text().splitlines()]
-    calling = [turn["finish_reason"] for turn in turns].index("tool_calls")
-    call, result, later = turns[calling], turns[calling + 1], turns[-1]
-    # What was read once is in the cache, but for the tokens that a turn reads at least.
-    assert result["cached_tokens"] >= call["prompt_tokens"] - 64
-    assert later["cached_tokens"] > call["prompt_tokens"] * 0.8
+def counted(served: Served) -> Counter[str]:
+    """What the server has counted."""
+    found = re.findall(r"^ort_aie_(\w+(?:\{.*\})?) ([\d.]+)$", served.get("/metrics").text, re.M)
+    return Counter({name: int(float(value)) for name, value in found})
+
+
+def prompts(new: Counter[str]) -> tuple[int, int, int]:
+    """Prompts that were counted: how many, their tokens, and how many of these a cache had, or
+    could not have."""
+    texts = sum(count for name, count in new.items() if name.startswith("texts_total"))
+    cached = new["cached_tokens_total"] + READ_AGAIN * texts
+    return texts, new["prompt_tokens_total"], cached
+
+
+@pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name.replace(" ", "-"))
+class TestAgent:
+    def test_it_calls_and_goes_on(self, agent: Agent, served: Served, tmp_path: Path) -> None:
+        home = Home(agent, served, tmp_path)
+        start = counted(served)
+        said = home.run(agent.begin, agent.text)
+        assert agent.told in said
+        called = counted(served)
+        assert (called - start)['texts_total{end="tool_calls"}'] >= (agent.call is not None)
+        texts, tokens, cached = prompts(called - start)
+        if agent.call:  # the second of two prompts begins with the first
+            assert cached > 0.4 * tokens
+        said = home.run(agent.go_on or agent.begin, SECOND if agent.go_on else agent.text)
+        assert ("A second turn." if agent.go_on else agent.told) in said
+        # Some clients ask for a title or a summary too, by another prompt.
+        assert prompts(counted(served) - called)[2] > 0.8 * tokens / texts
+
+    def test_its_end_ends_its_text(self, agent: Agent, served: Served, tmp_path: Path) -> None:
+        home = Home(agent, served, tmp_path)
+        name = "first_token_seconds_count"
+        before, end = counted(served)[name], time.monotonic() + 120
+        process = home.start(agent.begin, ENDLESS)
+        try:
+            while counted(served)[name] == before:
+                assert time.monotonic() < end
+                time.sleep(0.1)
+            assert counted(served)["texts_running"] > 0
+        finally:
+            home.kill()
+            process.communicate()
+        time.sleep(DROPPED)
+        assert counted(served)["texts_running"] == 0
+
+
+@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent.go_on], ids=lambda a: a.name)
+def test_a_cut_turn_is_taken_back(agent: Agent, model: Path, tmp_path: Path) -> None:
+    with serving(model, "--max-tokens", "40") as served:
+        home = Home(agent, served, tmp_path)
+        home.run(agent.begin, ENDLESS)
+        assert counted(served)['texts_total{end="length"}'] > 0
+        assert "A second turn." in home.run(agent.go_on, SECOND)

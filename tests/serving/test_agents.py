@@ -13,6 +13,7 @@ import httpx
 import pydantic
 import pytest
 from anthropic.types import RawMessageStreamEvent
+from coding_agents import AGENTS, Agent
 from openai.types.responses import Response, ResponseStreamEvent
 from servers import NAME, Served
 
@@ -129,6 +130,20 @@ def test_a_message_calls_and_takes_the_result(served: Served) -> None:
     assert more.usage.cache_read_input_tokens >= before
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="no docs beside the tests")
+@pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
+def test_the_page_says_what_the_real_programs_were_given(agent: Agent) -> None:
+    page = PAGE.read_text()
+    assert f"| {agent.name} | {agent.version} |" in page
+    for name, text in agent.settings.items():
+        assert not name.startswith(".") or (f"~/{name}" in page and f"\n{text}```" in page)
+    assert [name for name in agent.environment if name not in page] == []
+    assert " ".join(agent.prepare) in page
+
+
 BODIES = Path(__file__).parent / "bodies"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages?beta=true"
 # What the real programs sent: the file, where, and what a model is to see of it.
@@ -168,6 +183,22 @@ def test_what_the_real_programs_send_is_read_whole(served: Served, name: str) ->
         answer = served.post(path, json=body, timeout=100)
         assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["output_tokens"] == 8
+
+
+@pytest.mark.parametrize("name", ["cline", "continue", "llm", "opencode", "pi", "qwen"])
+def test_what_the_real_programs_chat_is_read_whole(served: Served, name: str) -> None:
+    body = json.loads((BODIES / f"{name}.json").read_text())
+    asked, called, result = Chat.model_validate(body).turn(None).messages[-3:]
+    assert (asked["role"], called["role"]) == ("user", "assistant")
+    assert "Say hello" in asked["content"]
+    assert called["content"].startswith("I look, by ")
+    assert "hello-$((40+2))" in called["tool_calls"][0]["function"]["arguments"]
+    assert "hello-42" in result["content"]
+    assert called["tool_calls"][0]["id"] == result["tool_call_id"]
+    limit = {"max_completion_tokens" if "max_completion_tokens" in body else "max_tokens": 4}
+    answer = served.post("/v1/chat/completions", json=body | limit, timeout=100)
+    assert answer.status_code == 200, answer.text
+    assert answer.text.endswith("data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize(
@@ -287,6 +318,17 @@ def test_each_event_has_the_type_of_the_package(reason: str) -> None:
             assert message.stop_reason == {"length": "max_tokens"}.get(reason, "tool_use")
             assert message.usage.input_tokens == 5
             assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 4
+
+
+def test_a_stream_has_events_while_the_model_is_at_work() -> None:
+    response = ResponseAnswer(Responses(model=NAME, input=TEXT))  # type: ignore[arg-type]
+    assert response.waiting() is None  # the first event has to be response.created
+    begun = response.take(0, Accepted(9))
+    event = json.dumps(response.waiting())
+    read = pydantic.TypeAdapter(ResponseStreamEvent).validate_json(event, strict=True)
+    assert read.type == "response.in_progress"
+    assert read.sequence_number == len(begun)
+    assert MessageAnswer(NAME).waiting() == {"type": "ping"}
 
 
 def test_an_error_in_a_stream_has_the_form_of_its_interface() -> None:
