@@ -38,7 +38,7 @@ RUN: dict[str, dict[str, Any]] = {
 class Slots:
     """Slots whose logits prefer what the script has after the tokens that they hold."""
 
-    together, every_row, rewinds, note = True, False, True, ""
+    together, every_row, rewinds, undoes, hidden, note = True, False, True, True, None, ""
     context, token_bytes, count = CONTEXT, 0, 2
 
     def __init__(self, vocabulary: int) -> None:
