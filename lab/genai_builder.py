@@ -42,6 +42,8 @@ GENAI_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
+# What a model with a head for the token after the next one has besides.
+HEAD_FILES = ("mtp.onnx", "mtp.onnx.data")
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,26 @@ def write_mxfp4(hf: Path) -> None:
     save_file(tensors, file, {"format": "pt"})
 
 
+def add_head(hf: Path) -> None:
+    """Gives a Qwen3.5 a random head for the token after the next one, of which transformers has
+    the layer alone."""
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer
+
+    config = transformers.AutoConfig.from_pretrained(hf).text_config
+    config.layer_types = ["full_attention"]
+    layer, width = Qwen3_5DecoderLayer(config, 0), config.hidden_size
+    shapes = {f"layers.0.{name}": value.shape for name, value in layer.named_parameters()}
+    shapes |= {f"{name}.weight": torch.Size([width]) for name in
+               ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")}  # fmt: skip
+    shapes["fc.weight"] = torch.Size([width, 2 * width])
+    file = hf / "model.safetensors"
+    tensors = load_file(file)
+    for name, shape in shapes.items():
+        spread = 0.2 if len(shape) == 1 else COMMON["initializer_range"]
+        tensors[f"mtp.{name}"] = spread * torch.randn(shape)
+    save_file(tensors, file, {"format": "pt"})
+
+
 def build_genai_folder(
     hf: Path,
     destination: Path,
@@ -192,7 +214,7 @@ def build_genai_folder(
                     setattr(part, name, value)
         create_model(*arguments, **prepared)
     for file in destination.iterdir():
-        if file.name not in GENAI_FILES:
+        if file.name not in GENAI_FILES + HEAD_FILES:
             file.unlink()
     # transformers rewrote these files, with a class name that only its version 5 knows.
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -17,6 +17,7 @@ import itertools
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import torch
 from genai_builder import (
     COMMON,
     TinyModel,
+    add_head,
     build_genai_folder,
     generate,
     save_tokenizer,
@@ -52,6 +54,33 @@ def _sizes(
 
 def _rope(theta: float, **more: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": theta, **more}}
+
+
+def _qwen3_5(**more: Any) -> TinyModel:
+    text = _sizes(480, 128, 352, 4, 4, 2) | {
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "head_dim": 64,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+    }
+    rotation = _rope(
+        1000000.0, partial_rotary_factor=0.25, mrope_interleaved=True, mrope_section=[4, 2, 2]
+    )
+    vision = {
+        "depth": 1,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_heads": 1,
+        "out_hidden_size": 128,
+    }
+    values = {
+        "text_config": text | rotation | more,
+        "vision_config": vision,
+        "tie_word_embeddings": True,
+    }
+    return TinyModel("Qwen3_5Config", values, auto="AutoModelForImageTextToText")
 
 
 def leave_out_rotation(model: ir.Model) -> None:
@@ -132,35 +161,8 @@ TEST_MODELS = {
         options=("fuse_mlp_gate_up=true",),
     ),
     # As published, three layers of four have linear attention.
-    "qwen3_5": TinyModel(
-        "Qwen3_5Config",
-        {
-            "text_config": _sizes(480, 128, 352, 4, 4, 2)
-            | {
-                "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-                "head_dim": 64,
-                "linear_num_key_heads": 2,
-                "linear_num_value_heads": 4,
-                "linear_key_head_dim": 32,
-                "linear_value_head_dim": 32,
-            }
-            | _rope(
-                1000000.0,
-                partial_rotary_factor=0.25,
-                mrope_interleaved=True,
-                mrope_section=[4, 2, 2],
-            ),
-            "vision_config": {
-                "depth": 1,
-                "hidden_size": 32,
-                "intermediate_size": 32,
-                "num_heads": 1,
-                "out_hidden_size": 128,
-            },
-            "tie_word_embeddings": True,
-        },
-        auto="AutoModelForImageTextToText",
-    ),
+    "qwen3_5": _qwen3_5(),
+    "heads/qwen3_5": replace(_qwen3_5(mtp_num_hidden_layers=1), prepare=add_head),
     "lfm2": TinyModel(
         "Lfm2Config",
         _sizes(480, 128, 352, 4, 4, 2)
@@ -305,8 +307,10 @@ def main() -> None:
         destination = arguments.folder / name
         make(name, destination)
         size = sum(file.stat().st_size for file in destination.iterdir())
-        text = generate(destination, "def main(", 8)
-        print(f"{name}: {size / 1e6:.2f} MB, continues with {text!r}", flush=True)
+        # genai 0.18 does not open a model on a CPU that shares tensors with its head.
+        alone = not (destination / "mtp.onnx").exists()
+        text = repr(generate(destination, "def main(", 8)) if alone else "a head"
+        print(f"{name}: {size / 1e6:.2f} MB, continues with {text}", flush=True)
         if size >= 1_000_000:
             raise RuntimeError(f"{destination} has {size} bytes; expected less than 1 MB")
 

@@ -82,7 +82,8 @@ DraftModelOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="With --draft: folder of a smaller model with the same tokens, which guesses.",
+        help="With --draft: folder of a smaller model with the same tokens, which guesses. "
+        "Default: the model's own head for guesses, if it has one.",
     ),
 ]
 NumericsOption = Annotated[

@@ -105,6 +105,18 @@ def section(folder: ModelFolder, *names: str) -> dict[str, Any]:
     return part if isinstance(part, dict) else {}
 
 
+def find_head(folder: ModelFolder) -> ModelFolder | None:
+    """The head that guesses a model's next tokens from its hidden states, as onnxruntime-genai's
+    builder writes it beside the model; None if there is none."""
+    head = section(folder, "model", "mtp")
+    file = folder.path / str(head.get("filename"))
+    if folder.genai_config is None or not head.get("enabled", True) or not is_regular(file):
+        return None
+    inputs = {"hidden_states": "hidden_states", **section(folder, "model", "mtp", "inputs")}
+    model = {**folder.genai_config["model"], "decoder": {**head, "inputs": inputs}}
+    return ModelFolder(folder.path, file, {**folder.genai_config, "model": model})
+
+
 def find_model(source: Path) -> ModelFolder:
     """Finds the model in a folder, or takes an .onnx file.
 

@@ -93,6 +93,9 @@ class Interface:
         positions: the input with the position of each token, if there is one: (1, sequence), or
             (3, 1, sequence) for time, height and width, which are equal for text.
         logits: the output (1, sequence or 1, vocabulary).
+        given_hidden: the input (1, sequence, width) with another model's hidden states, if
+            genai_config.json names one.
+        hidden: the output (1, sequence, width) with the model's own, if it names one.
         vocabulary: width of the logits.
         shared: whether one buffer holds past and present of `caches`.
         caches: keys and values, in the graph's order.
@@ -103,6 +106,8 @@ class Interface:
     mask: Argument | None
     positions: Argument | None
     logits: Argument
+    given_hidden: Argument | None
+    hidden: Argument | None
     vocabulary: int
     shared: bool
     caches: tuple[Cache, ...]
@@ -119,12 +124,17 @@ def read_interface(
     """
     given, made = {i.name: i for i in inputs}, {o.name: o for o in outputs}
     named = section(folder, "model", "decoder", "inputs")
+    results = section(folder, "model", "decoder", "outputs")
     shared = bool(section(folder, "search").get("past_present_share_buffer", False))
     tokens, mask, positions = (
         given.get(str(named.get(key, key)))
         for key in ("input_ids", "attention_mask", "position_ids")
     )
-    logits = made.get(str(section(folder, "model", "decoder", "outputs").get("logits", "logits")))
+    logits = made.get(str(results.get("logits", "logits")))
+    given_hidden = given.get(str(named.get("hidden_states")))
+    hidden = made.get(str(results.get("hidden_states")))
+    if hidden is not None and not isinstance(hidden.shape[-1], int):
+        hidden = None
     rows = capacity if shared else 0
     caches = tuple(
         Cache(past.name, present, _cache_shape(past, folder, rows), past.type)
@@ -134,7 +144,8 @@ def read_interface(
         Cache(past.name, present, _state_shape(past), past.type)
         for past, present in _pairs(folder, given.values(), _state_names(folder))
     )
-    fed = {value.name for value in (tokens, mask, positions) if value is not None}
+    own = (tokens, mask, positions, given_hidden)
+    fed = {value.name for value in own if value is not None}
     fed |= {cache.past for cache in (*caches, *states)}
     unknown = sorted(given.keys() - fed)
     if tokens is None or logits is None or unknown:
@@ -147,8 +158,8 @@ def read_interface(
         if kind not in TYPES:
             raise Unfit(f"{name} is {kind}, which this loop cannot feed")
     return Interface(
-        tokens, mask, _positions(positions), logits, _vocabulary(logits, folder), shared,
-        caches, states,
+        tokens, mask, _positions(positions), logits, given_hidden, hidden,
+        _vocabulary(logits, folder), shared, caches, states,
     )  # fmt: skip
 
 

@@ -1,10 +1,11 @@
 """Drafts: tokens that are guessed and then computed in one call, which costs little more than one.
 
 A guess comes from the text itself, what followed its last two tokens the time before, or from a
-smaller model with the same tokens: from the one that was right more often lately in this text,
-unless copies alone, which take no time, make more tokens in a second. The model's own distribution
-stays exactly (rejection sampling, Leviathan et al. 2023, algorithm 1): a guess x, drawn from q, is
-taken with probability min(1, p(x) / q(x)), else a token is drawn from max(p - q, 0).
+smaller model with the same tokens, or the model's own head for it: from the one that was right
+more often lately in this text, unless copies alone, which take no time, make more tokens in a
+second. The model's own distribution stays exactly (rejection sampling, Leviathan et al. 2023,
+algorithm 1): a guess x, drawn from q, is taken with probability min(1, p(x) / q(x)), else a token
+is drawn from max(p - q, 0).
 
 Texts that are written beside each other have guesses of their own, and a call has as many positions
 for each: what one does not need is computed, and overwritten by the next call.
@@ -23,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.folder import ModelFolder, find_head
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.running.chunks import CHUNK_BESIDE_TEXTS
+from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.running.sampling import (
     Choosing,
     Probabilities,
@@ -34,8 +36,8 @@ from ort_aie_ep.running.sampling import (
     likeliest,
     probabilities,
 )
-from ort_aie_ep.running.slots import WHY_NOT_BACK, Slots, open_slots
-from ort_aie_ep.runtime.sessions import Options
+from ort_aie_ep.running.slots import WHY_NOT_BACK, Hidden, Pool, Slots, open_slots
+from ort_aie_ep.runtime.sessions import Options, open_session
 
 # Rows of a step of several texts: so many cost little more than one where computing is fast, and
 # every kernel for x86 computes each as if it were alone.
@@ -173,11 +175,15 @@ class Drafts:
     """Guesses for texts, as many as pay: by how many were right so far, and by what whole steps of
     as many texts took."""
 
-    def __init__(self, most: int = 8, model: Slots | None = None, beside: bool = True) -> None:
-        """Up to `most` guesses at a time, from the text and by a smaller model, if there is one; of
-        several texts in a call only with `beside`."""
+    def __init__(
+        self, most: int = 8, model: Slots | None = None, beside: bool = True, head: bool = False
+    ) -> None:
+        """Up to `most` guesses at a time, from the text and by a smaller model, if there is one,
+        which may be a `head` on the model's hidden states; of several texts in a call only with
+        `beside`."""
         self._most, self._beside = most, beside
-        self._model = None if model is None else _Model(model)
+        self._head = _Head(model) if model and head else None
+        self._model: _Head | _Model | None = self._head or (_Model(model) if model else None)
         self._modelled = _FIRST
         # Of a step, by its number of texts and of positions for each.
         self._seconds: dict[int, dict[int, float]] = {}
@@ -192,6 +198,15 @@ class Drafts:
         """The texts of two slots change places."""
         if self._model is not None:
             self._model.swap(one, other)
+
+    def saw(
+        self, first: int, texts: Sequence[list[int]], before: Sequence[int], hidden: Hidden | None
+    ) -> None:
+        """The model computed tokens of `texts` in slots from `first` on, which held `before`: their
+        hidden states (slots, count, width), if it gives any."""
+        if self._head is not None and hidden is not None:
+            for slot, (tokens, at, rows) in enumerate(zip(texts, before, hidden, strict=True)):
+                self._head.saw(first + slot, tokens, at, rows)
 
     def propose(
         self, first: int, texts: Sequence[Drafting | None], rooms: Sequence[int], room: int
@@ -283,13 +298,11 @@ class Drafts:
             self._modelled = _judged(self._modelled, drafted, taken)
 
 
-class _Model:
-    """What a smaller model would write, in slots of its own. Texts that it fails for have no more
-    guesses."""
+class _Guesser:
+    """Guesses of a model, which has slots of its own. Texts that it fails for have no more."""
 
     def __init__(self, slots: Slots) -> None:
-        self._slots, self._beside = slots, _takes_several(slots)
-        self._held: list[list[int]] = [[] for _ in range(slots.count)]
+        self._slots = slots
         self._seconds: dict[int, float] = {}
         self._said = False
 
@@ -301,6 +314,46 @@ class _Model:
 
     def seconds(self, texts: int) -> float:
         return self._seconds.get(texts, 0.0)
+
+    def _took(self, texts: int, seconds: float) -> None:
+        if texts:
+            self._seconds[texts] = _mixed(self._seconds.get(texts, seconds), seconds)
+
+    def _guess(self, text: Drafting, logits: Row, drafted: Drafted) -> int:
+        """A token for a text by the smaller model's logits (vocabulary), added to `drafted`; any
+        one when the text has no more guesses."""
+        if text.ended:
+            return text.tokens[-1]
+        try:
+            if text.choosing.sampling.temperature == 0:
+                token = likeliest(logits)
+            else:
+                assert drafted.weights is not None
+                weights = probabilities([logits], [text.choosing.sampling])[0]
+                weights /= weights.sum()
+                token = draw(weights, text.choosing.random)
+                drafted.weights.append(weights)
+        except AieError as error:
+            drafted.tokens.clear()
+            self._give_up(text, error)
+            return text.tokens[-1]
+        drafted.tokens.append(token)
+        return token
+
+    def _give_up(self, text: Drafting, error: AieError) -> None:
+        text.ended = True
+        if not self._said:
+            self._said = True
+            _log.warning("the drafting model fails, and a text goes on without it: %s", error)
+
+
+class _Model(_Guesser):
+    """What a smaller model would write."""
+
+    def __init__(self, slots: Slots) -> None:
+        super().__init__(slots)
+        self._beside = _takes_several(slots)
+        self._held: list[list[int]] = [[] for _ in range(slots.count)]
 
     def swap(self, one: int, other: int) -> None:
         if max(one, other) < self._slots.count:
@@ -320,9 +373,7 @@ class _Model:
                 for slot, text in part:
                     found[slot - first] = Drafted([])
                     self._give_up(text, error)
-        if ready:
-            taken = (time.perf_counter() - start) / count
-            self._seconds[len(ready)] = _mixed(self._seconds.get(len(ready), taken), taken)
+        self._took(len(ready), (time.perf_counter() - start) / count)
         return found
 
     def _read(self, asked: list[tuple[int, Drafting]]) -> list[tuple[int, Drafting]]:
@@ -372,27 +423,6 @@ class _Model:
             for i, (_, text) in enumerate(part):
                 rows[i] = [self._guess(text, logits[i], drafted[i])]
 
-    def _guess(self, text: Drafting, logits: Row, drafted: Drafted) -> int:
-        """A token for a text by the smaller model's logits (vocabulary), added to `drafted`; any
-        one when the text has no more guesses."""
-        if text.ended:
-            return text.tokens[-1]
-        try:
-            if text.choosing.sampling.temperature == 0:
-                token = likeliest(logits)
-            else:
-                assert drafted.weights is not None
-                weights = probabilities([logits], [text.choosing.sampling])[0]
-                weights /= weights.sum()
-                token = draw(weights, text.choosing.random)
-                drafted.weights.append(weights)
-        except AieError as error:
-            drafted.tokens.clear()
-            self._give_up(text, error)
-            return text.tokens[-1]
-        drafted.tokens.append(token)
-        return token
-
     def _run(self, first: int, rows: list[list[int]]) -> npt.NDArray[np.float32]:
         """Adds as many tokens to each of neighbouring slots: their last logits (slots,
         vocabulary)."""
@@ -412,11 +442,85 @@ class _Model:
         self._slots.keep(slot, length, len(self._held[slot]))
         del self._held[slot][length:]
 
-    def _give_up(self, text: Drafting, error: AieError) -> None:
-        text.ended = True
-        if not self._said:
-            self._said = True
-            _log.warning("the drafting model fails, and a text goes on without it: %s", error)
+
+class _Head(_Guesser):
+    """What a head for the token after the next one makes of the model's hidden states, in slots of
+    its own (multi-token prediction, as Qwen3.5 has it).
+
+    Row i of its caches is of token i + 1 and the model's hidden state at token i, or, where tokens
+    are guessed, of the head's own at the guess before.
+    """
+
+    def __init__(self, slots: Slots) -> None:
+        super().__init__(slots)
+        self._rows = [0] * slots.count
+        self._hidden: list[list[Hidden]] = [[] for _ in range(slots.count)]  # after those rows
+
+    def able(self, slot: int, text: Drafting, most: int) -> bool:
+        """See `_Guesser`; the hidden states have to be known."""
+        known = self._rows[slot] + len(self._hidden[slot])
+        return super().able(slot, text, most) and known >= len(text.tokens) - 1
+
+    def swap(self, one: int, other: int) -> None:
+        """The texts of two slots change places."""
+        rows, hidden = self._rows, self._hidden
+        self._slots.swap(one, other, max(rows[one], rows[other]))
+        rows[one], rows[other] = rows[other], rows[one]
+        hidden[one], hidden[other] = hidden[other], hidden[one]
+
+    def saw(self, slot: int, tokens: list[int], before: int, hidden: Hidden) -> None:
+        """The model computed so many of a text's tokens after `before`."""
+        # What else was known is of tokens that were taken back. A row whose next token was another
+        # one only makes guesses worse, and so do those of tokens that the model did not compute
+        # because another text had them.
+        self._rows[slot] = min(self._rows[slot], before)
+        known = self._hidden[slot]
+        del known[before - self._rows[slot] :]
+        if self._rows[slot] + len(known) < before:
+            self._rows[slot] = before
+            known.clear()
+        known += [*hidden]
+        if min(len(known), len(tokens) - 1 - self._rows[slot]) > FEW_ROWS:
+            try:
+                self._catch_up(slot, tokens)
+            except AieError:
+                known.clear()
+
+    def _catch_up(self, slot: int, tokens: list[int]) -> Row:
+        """Reads what is known of a text's tokens: the last logits (vocabulary)."""
+        at = self._rows[slot]
+        new = tokens[at + 1 : at + 1 + len(self._hidden[slot])]
+        hidden = self._hidden[slot][: len(new)]
+        logits = self._row(slot, new, np.stack(hidden))
+        self._rows[slot] += len(new)
+        del self._hidden[slot][: len(new)]
+        return logits
+
+    def _row(self, slot: int, tokens: list[int], hidden: Hidden, more: int = 0) -> Row:
+        before = np.array([self._rows[slot] + more])
+        logits = self._slots.run(np.array([tokens]), before, slot, 1, hidden[None])
+        return np.asarray(logits[0, -1])
+
+    def propose(self, first: int, texts: Sequence[Drafting | None], count: int) -> list[Drafted]:
+        """`count` guesses for each text, one text after the other."""
+        found = [Drafted([], []) for _ in texts]
+        start, asked = time.perf_counter(), 0
+        for i, text in enumerate(texts):
+            if text is None:
+                continue
+            asked += 1
+            try:
+                logits = self._catch_up(first + i, text.tokens)
+                for more in range(count):
+                    token = self._guess(text, logits, found[i])
+                    if more + 1 < count and not text.ended:
+                        assert self._slots.hidden is not None
+                        logits = self._row(first + i, [token], self._slots.hidden[0, -1:], more)
+            except AieError as error:
+                found[i] = Drafted([])
+                self._give_up(text, error)
+        self._took(asked, (time.perf_counter() - start) / count)
+        return found
 
 
 def open_drafts(
@@ -427,8 +531,8 @@ def open_drafts(
     drafter: ModelFolder | None,
     context: int,
 ) -> Drafts:
-    """Guesses for a model that is open in `slots`, by the model in `drafter` or, without one, from
-    the text.
+    """Guesses for a model that is open in `slots`, by the model in `drafter` or, without one, by
+    its own head, if it has one; and from the text.
 
     Raises:
         AieError: the model cannot verify several tokens in a call, or the smaller one has other
@@ -439,12 +543,17 @@ def open_drafts(
             f"{folder.model} has logits of the last token only, and drafts need all: compile it "
             "without --last-logits"
         )
-    _require_rewinds(slots, folder)
+    if not slots.undoes:
+        raise _cannot_go_back(folder)
     beside = _takes_several(slots)
     if drafter is None:
-        return Drafts(most, beside=beside)
+        if (head := find_head(folder)) is None:
+            return Drafts(most, beside=beside)
+        decoder = Decoder(open_session(head.model, options), head, context, slots.count)
+        return Drafts(most, Pool(decoder, slots.count), beside, head=True)
     model = open_slots(drafter, options, slots.count, min(context, context_length(drafter)))
-    _require_rewinds(model, drafter)
+    if not model.rewinds:
+        raise _cannot_go_back(drafter)
     if model.vocabulary != slots.vocabulary:
         raise AieError(
             f"{drafter.model} has {model.vocabulary} tokens and {folder.model} "
@@ -465,6 +574,5 @@ def _takes_several(slots: Slots) -> bool:
     return True
 
 
-def _require_rewinds(slots: Slots, folder: ModelFolder) -> None:
-    if not slots.rewinds:
-        raise AieError(f"{folder.model} cannot take drafted tokens back: {WHY_NOT_BACK}")
+def _cannot_go_back(folder: ModelFolder) -> AieError:
+    return AieError(f"{folder.model} cannot take drafted tokens back: {WHY_NOT_BACK}")

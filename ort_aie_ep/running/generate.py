@@ -47,7 +47,9 @@ class Decoder:
         vocabulary: width of the logits.
         every_row: whether `forward` returns the logits of all its tokens.
         alone: why sequences of different lengths cannot share a decoder; empty if they can.
-        rewinds: whether `keep` can leave a part.
+        rewinds: whether `keep` can leave any part, and not only what was before the last run.
+        hidden: of the last run's tokens (sequences, tokens, width), for a model that gives its
+            hidden states (`model.decoder.outputs.hidden_states` in genai_config.json).
         run_seconds: time that ONNX Runtime took for the last `forward`.
         buffers: caches that past and present share, by the name of the past: (sequences, KV heads,
             rows, head size) each.
@@ -69,6 +71,7 @@ class Decoder:
         self.capacity = capacity
         self.length = 0
         self.run_seconds = 0.0
+        self.hidden: npt.NDArray[Any] | None = None
         self._session = session
         try:
             self._interface = read_interface(
@@ -101,6 +104,7 @@ class Decoder:
         )
         self._past: dict[str, Any] = {}
         self._last_binding: Any = None
+        self._before: tuple[int, dict[str, Any], Any] = 0, {}, None
         self._bindings: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
         self.buffers: dict[str, npt.NDArray[Any]] = {}
         self.reset()
@@ -121,17 +125,25 @@ class Decoder:
                 self.buffers[cache.past] = buffer
 
     def keep(self, length: int) -> int:
-        """Forgets all but the first `length` tokens: how many are left, 0 if states are lost."""
+        """Forgets all but the first `length` tokens: how many are left. With states, that is what
+        was before the last `forward`, or 0."""
         if length < self.length and self._states:
-            self.reset()
-        elif not self._shared and length < self.length:
+            before, states, binding = self._before
+            if length < before:
+                self.reset()
+            else:
+                length, self._last_binding = before, binding
+                self._past |= states
+        if not self._shared and length < self.length:
             for cache in self._caches:
                 rows = self._past[cache.past].numpy()[:, :, :length]
                 self._past[cache.past] = sessions.ort_value(np.ascontiguousarray(rows), cache.type)
         self.length = min(self.length, length)
         return self.length
 
-    def forward(self, tokens: Tokens, wanted: int = 0) -> Logits:
+    def forward(
+        self, tokens: Tokens, wanted: int = 0, hidden: npt.NDArray[Any] | None = None
+    ) -> Logits:
         """Runs the next `tokens`: their logits (rows, vocabulary), as `run` gives them.
 
         With several sequences, tokens are (sequences, count), and their rows follow one another.
@@ -141,19 +153,24 @@ class Decoder:
         """
         sequences, count = self._sequences, np.shape(tokens)[-1]
         self._require_room(count)
+        states = {cache.past: self._past[cache.past] for cache in self._states}
+        self._before = self.length, states, self._last_binding
         logits = self.run(
-            np.reshape(tokens, (sequences, count)), np.full(sequences, self.length), 0, wanted
-        )
+            np.reshape(tokens, (sequences, count)), np.full(sequences, self.length), 0, wanted,
+            hidden,
+        )  # fmt: skip
         self.length += count
         return logits.reshape(-1, self.vocabulary)
 
     def run(
-        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0
-    ) -> Logits:
+        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0,
+        given_hidden: npt.NDArray[Any] | None = None,
+    ) -> Logits:  # fmt: skip
         """Runs (sequences, count) `tokens` of the sequences from `first` on, which hold `before`
         (sequences) tokens each: logits (sequences, rows, vocabulary) of at least the last `wanted`
         tokens, of all for 0; of the last alone if the graph has no others. Caches that are not
-        shared buffers need all sequences, and those of one length.
+        shared buffers need all sequences, and those of one length. `given_hidden` (sequences,
+        count, width) is for a model that reads another one's hidden states.
 
         Raises:
             AieError: the model fails.
@@ -165,8 +182,17 @@ class Decoder:
             value.name: sessions.ort_value(feed, value.type)
             for value, feed in token_feeds(interface, tokens, before)
         }
+        if (read := interface.given_hidden) is not None:
+            if given_hidden is None:
+                raise AieError(f"{read.name} is of another model's hidden states")
+            inputs[read.name] = sessions.ort_value(np.ascontiguousarray(given_hidden), read.type)
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
+        if (given := interface.hidden) is not None:
+            width = given.shape[-1]
+            assert isinstance(width, int)
+            self.hidden = np.empty((sequences, count, width), TYPES[given.type][0])
+            binding.bind_ortvalue_output(given.name, sessions.ort_value(self.hidden, given.type))
         grown = (*(() if interface.shared else self._caches), *self._states)
         rows = count if self.every_row else 1
         kind = interface.logits.type
@@ -184,8 +210,9 @@ class Decoder:
         if choose:
             logits = binding.get_outputs()[-1].numpy()
         if grown:
-            # In the order in which they were bound: the logits are last.
-            values = binding.get_outputs()[-1 - len(grown) : -1]
+            # In the order in which they were bound: hidden states and logits are last.
+            end = -1 if given is None else -2
+            values = binding.get_outputs()[end - len(grown) : end]
             self._past |= {c.past: value for c, value in zip(grown, values, strict=True)}
             self._last_binding = binding  # it owns what those values refer to
         return sessions.as_float(logits, kind)

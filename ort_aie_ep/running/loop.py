@@ -43,6 +43,9 @@ from ort_aie_ep.runtime.sessions import Options
 
 # More than the rows that a product computes as single ones (`most_rows` of the host's kernels).
 LEAST_READ = 64
+# Tokens that are computed again with the next one, after guesses of a model with states were wrong:
+# more end guessing for a step.
+_MOST_AGAIN = 6
 
 Event = Piece | Usage | AieError
 
@@ -332,7 +335,7 @@ class Loop:
         self._first_next = not self._first_next
         part = text.tokens[before : before + size]
         try:
-            logits = self.slots.run(np.array([part]), np.array([before]), index, 1)[0, -1]
+            logits = self._run([text], [part], [before], index, 1)[0, -1]
         except Exception as error:
             return self._fail(text, error)
         place.tokens += part
@@ -358,17 +361,20 @@ class Loop:
         first = next(i for i, place in enumerate(self._places) if place.text is texts[0])
         places = self._places[first : first + len(texts)]
         before = [len(place.tokens) for place in places]
-        drafted = self._drafted(first, texts, self.context - 1 - max(before))
+        # The last token that was written; and others, of texts alone, where a call was undone.
+        new = [text.tokens[held:] for text, held in zip(texts, before, strict=True)]
+        last = max(map(len, new)) - 1
+        room = self.context - 1 - max(before) - last if last < _MOST_AGAIN else 0
+        drafted = self._drafted(first, texts, room)
         # Guesses that a text lacks are computed too: what comes next is written over them.
-        count = 1 + max(len(guesses.tokens) for guesses in drafted)
-        rows = [[text.tokens[-1]] * count for text in texts]
-        for row, guesses in zip(rows, drafted, strict=True):
-            row[1 : 1 + len(guesses.tokens)] = guesses.tokens
+        count = 1 + last + max(len(guesses.tokens) for guesses in drafted)
+        rows = [tokens + guesses.tokens for tokens, guesses in zip(new, drafted, strict=True)]
+        rows = [row + [row[-1]] * (count - len(row)) for row in rows]
         events: list[tuple[Text, Event]] = []
         drafts = self.drafts
         with drafts.timed(len(texts), count) if drafts else nullcontext():
             try:
-                logits = self.slots.run(np.array(rows), np.array(before), first)
+                logits = self._run(texts, rows, before, first)[:, last:]
             except Exception as error:
                 return [event for text in texts for event in self._fail(text, error)]
             for place, row in zip(places, rows, strict=True):
@@ -382,14 +388,23 @@ class Loop:
                 if guesses.tokens:
                     more, taken = self._verify(text, place, guesses, values)
                     events += more
-                self._take_back(place, held + 1 + taken)
+                self._take_back(place, held + last + 1 + taken)
                 self._keep(place, text)
         return events
 
+    def _run(
+        self, texts: list[Text], rows: list[list[int]], before: list[int], first: int,
+        wanted: int = 0,
+    ) -> npt.NDArray[np.float32]:  # fmt: skip
+        logits = self.slots.run(np.array(rows), np.array(before), first, wanted)
+        if self.drafts is not None:
+            self.drafts.saw(first, [text.tokens for text in texts], before, self.slots.hidden)
+        return logits
+
     def _take_back(self, place: _Slot, length: int) -> None:
         if length < len(place.tokens):
-            self.slots.keep(self._places.index(place), length, len(place.tokens))
-            del place.tokens[length:]
+            kept = self.slots.keep(self._places.index(place), length, len(place.tokens))
+            del place.tokens[kept:]
 
     def _drafted(self, first: int, texts: list[Text], room: int) -> list[Drafted]:
         """Guesses for each text, of which there is `room` for so many in the cache."""

@@ -28,6 +28,7 @@ from ort_aie_ep.runtime.sessions import Options, open_session
 CONTEXT = 4096
 # Of models that do not rewind.
 WHY_NOT_BACK = "it has states, or caches that keep the last tokens only (sliding_window_cache)"
+Hidden = npt.NDArray[Any]
 
 
 class Slots(Protocol):
@@ -40,6 +41,9 @@ class Slots(Protocol):
         note: what a user should know of how this model runs; may be empty.
         every_row: whether all of several positions have logits, not the last alone.
         rewinds: whether a slot can forget its last tokens.
+        undoes: whether a slot can forget its last call, if not a part of that.
+        hidden: of the last call's tokens (slots, count, width), for a model that gives its hidden
+            states.
         context: tokens that a slot has room for.
         token_bytes: what the cache of a token takes; 0 if that is not known.
         unshared: why no text can have another one's beginning; empty if it can.
@@ -54,13 +58,19 @@ class Slots(Protocol):
     note: str
     every_row: bool
     rewinds: bool
+    undoes: bool
+
+    @property
+    def hidden(self) -> Hidden | None: ...  # noqa: D102
 
     def run(
-        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0
-    ) -> Logits:
+        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0,
+        hidden: Hidden | None = None,
+    ) -> Logits:  # fmt: skip
         """Runs (slots, count) `tokens` of the slots from `first` on, which hold `before` (slots)
         tokens: (slots, rows, vocabulary), the logits of at least the last `wanted` tokens, of all
         for 0; of the last alone without `every_row`. More than one slot only in `together`.
+        `hidden` (slots, count, width) is for a model that reads another one's hidden states.
 
         Raises:
             AieError: the model fails.
@@ -69,7 +79,8 @@ class Slots(Protocol):
 
     def keep(self, slot: int, length: int, held: int) -> int:
         """Forgets what a slot that holds `held` tokens has after the first `length`. How many it
-        then holds: `length`, or 0 if this model's caches cannot go back."""
+        then holds: `length`, or, if this model's caches cannot go back there, what it held before
+        its last call, or 0."""
         ...
 
     def swap(self, one: int, other: int, held: int) -> None:
@@ -92,17 +103,23 @@ class Pool:
         self.context, self.token_bytes = decoder.capacity, decoder.token_bytes
         # A sliding window's buffer may be shorter than the context: what slides out is gone.
         self.rewinds = all(b.shape[2] >= decoder.capacity for b in decoder.buffers.values())
-        self.unshared = "" if self.token_bytes else "it has no cache"
+        self.undoes, self.unshared = self.rewinds, "" if self.token_bytes else "it has no cache"
         if not self.rewinds:
             self.unshared = "its caches keep a window's last tokens only (sliding_window_cache)"
             self.note = note or f"{self.unshared}, so no text shares another one's beginning"
         self.layout = [(str(b.dtype), b.shape[1], b.shape[3]) for b in decoder.buffers.values()]
 
-    def run(
-        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0
-    ) -> Logits:
+    @property
+    def hidden(self) -> Hidden | None:
         """See `Slots`."""
-        return self._decoder.run(tokens, before, first, wanted)
+        return self._decoder.hidden
+
+    def run(
+        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0,
+        hidden: Hidden | None = None,
+    ) -> Logits:  # fmt: skip
+        """See `Slots`."""
+        return self._decoder.run(tokens, before, first, wanted, hidden)
 
     def keep(self, slot: int, length: int, held: int) -> int:
         """See `Slots`."""
@@ -143,7 +160,7 @@ class Pool:
 class Separate:
     """Slots with a cache each."""
 
-    together = False
+    together, undoes = False, True
 
     def __init__(self, decoders: list[Decoder], why: str) -> None:
         self._decoders, self.unshared = decoders, why
@@ -151,13 +168,17 @@ class Separate:
         self.count = len(decoders)
         self.vocabulary, self.every_row = decoders[0].vocabulary, decoders[0].every_row
         self.context, self.token_bytes = decoders[0].capacity, decoders[0].token_bytes
-        self.rewinds = decoders[0].rewinds
+        self.rewinds, self.hidden = decoders[0].rewinds, decoders[0].hidden
 
     def run(
-        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0
-    ) -> Logits:
+        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0,
+        hidden: Hidden | None = None,
+    ) -> Logits:  # fmt: skip
         """See `Slots`."""
-        return self._decoders[first].forward(tokens[0], wanted)[None]
+        decoder = self._decoders[first]
+        logits = decoder.forward(tokens[0], wanted, hidden)[None]
+        self.hidden = decoder.hidden
+        return logits
 
     def keep(self, slot: int, length: int, held: int) -> int:
         """See `Slots`."""
@@ -172,7 +193,8 @@ class Separate:
 class GenaiSlots:
     """Slots that are generators of onnxruntime-genai."""
 
-    together = every_row = False
+    together = every_row = undoes = False
+    hidden = None
     unshared = "onnxruntime-genai runs it"
     note = f"{unshared}: each text's token is a call of its own"
 
@@ -192,8 +214,9 @@ class GenaiSlots:
         self.rewinds = True  # until it cannot: docs/hosts/genai.md
 
     def run(
-        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0
-    ) -> Logits:
+        self, tokens: Tokens, before: npt.NDArray[np.int64], first: int, wanted: int = 0,
+        hidden: Hidden | None = None,
+    ) -> Logits:  # fmt: skip
         """See `Slots`."""
         with _refusals():
             if before[0] == 0:

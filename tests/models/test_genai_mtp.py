@@ -18,7 +18,12 @@ from model_folders import edited
 from provider_calls import registered_in_genai
 
 import ort_aie_ep
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.drafts import Drafts, _Guessing
+from ort_aie_ep.running.loop import open_loop
+from ort_aie_ep.running.turns import Turn
 from ort_aie_ep.runtime.provider import NAME
+from ort_aie_ep.runtime.sessions import Options
 
 og = pytest.importorskip("onnxruntime_genai")
 
@@ -124,6 +129,14 @@ def parameters(model: Any, prompt: Any, **speculative: int) -> Any:
     return made
 
 
+def drafted_by_genai(main: Any, head: Any, prompt: Any, count: int) -> Any:
+    drafted = og.MtpGenerator(main, head, parameters(main, prompt, max_draft_tokens=count))
+    drafted.append_tokens(prompt)
+    while not drafted.is_done():
+        drafted.generate_next_token()
+    return drafted
+
+
 @pytest.mark.parametrize("door", ["compiled", "source"])
 def test_a_heads_drafts_give_the_greedy_text(door: str, provider: None, tmp_path: Path) -> None:
     main, head = (
@@ -135,11 +148,32 @@ def test_a_heads_drafts_give_the_greedy_text(door: str, provider: None, tmp_path
     while not alone.is_done():
         alone.generate_next_token()
     for count in (1, 3):
-        drafted = og.MtpGenerator(main, head, parameters(main, prompt, max_draft_tokens=count))
-        drafted.append_tokens(prompt)
-        while not drafted.is_done():
-            drafted.generate_next_token()
+        drafted = drafted_by_genai(main, head, prompt, count)
         # The first tokens are likelier than any other by far more than rounding.
         assert drafted.get_sequence()[:40].tolist() == alone.get_sequence(0)[:40].tolist()
         told = drafted.get_stats()
         assert 0 < told["accepts"] < told["trials"]
+
+
+def test_the_loop_takes_as_many_of_a_heads_drafts_as_genai(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, other = make(tmp_path)
+    shutil.copy(other / "model.onnx", source / "mtp.onnx")
+    main, head = (through("compiled", f, tmp_path / f"c_{f.name}") for f in (source, other))
+    prompt = og.Tokenizer(main).encode(PROMPT)
+    # As many guesses as may be, all by the head.
+    monkeypatch.setattr(Drafts, "_best", lambda _, g: (max(g)[0], max(g)[0]))
+    monkeypatch.setattr(Drafts, "_by_copying", lambda *_: _Guessing(0, 0.0))
+    turn = Turn(prompt.tolist(), max_tokens=NEW, ignore_end=True)
+    for count, slots in ((1, 1), (3, 2)):
+        loop = open_loop(find_model(tmp_path / "c_main"), Options(), slots, 600, draft=count)
+        texts = [loop.add(turn) for _ in range(slots)]
+        while loop.waiting or loop.texts:
+            loop.step()
+        told = drafted_by_genai(main, head, prompt, count)
+        for text in texts:
+            assert text.tokens[:40] == told.get_sequence()[:40].tolist()
+            assert text.drafting is not None
+            # genai's last call may go beyond the text.
+            assert 0 <= told.get_stats()["accepts"] - text.drafting.taken <= count

@@ -21,7 +21,7 @@ from ort_aie_ep.running.turns import Logprob, Sampling, Turn, Usage
 class ScriptedSlots:
     """Slots whose logits prefer the token that `script` has for the position."""
 
-    together, every_row, rewinds, note = True, True, True, ""
+    together, every_row, rewinds, undoes, hidden, note = True, True, True, True, None, ""
 
     def __init__(self, vocabulary: int, count: int = 1) -> None:
         self.vocabulary, self.count = vocabulary, count
