@@ -17,7 +17,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.running.drafts import Drafted, Drafting, Drafts, _Guessing, _Head
 from ort_aie_ep.running.loop import Loop, open_loop
-from ort_aie_ep.running.turns import Turn
+from ort_aie_ep.running.turns import Piece, Turn
 from ort_aie_ep.runtime.sessions import Options
 
 pytestmark = pytest.mark.skipif(
@@ -25,18 +25,25 @@ pytestmark = pytest.mark.skipif(
 )
 RANDOM = np.random.default_rng(7)
 TURNS = [
-    Turn([*map(int, RANDOM.integers(3, 470, count))], max_tokens=40, ignore_end=True)
+    Turn([*map(int, RANDOM.integers(3, 470, count))], max_tokens=40, logprobs=0, ignore_end=True)
     for count in (90, 7, 30)
 ]
 
 
-def texts_of(loop: Loop, turns: Sequence[Turn]) -> tuple[list[list[int]], list[Drafting | None]]:
-    """The tokens of texts that are begun together, and how their guesses were."""
+# The tokens of a text with its prompt, and the logarithms of the probabilities of those written.
+Told = tuple[list[int], list[float]]
+
+
+def texts_of(loop: Loop, turns: Sequence[Turn]) -> tuple[list[Told], list[Drafting | None]]:
+    """Texts that are begun together, and how their guesses were."""
     texts = [loop.add(turn) for turn in turns]
+    told: dict[int, Told] = {id(text): (text.tokens, []) for text in texts}
     while loop.waiting or loop.texts:
-        for _, event in loop.step():
+        for text, event in loop.step():
             assert not isinstance(event, AieError)
-    return [text.tokens for text in texts], [text.drafting for text in texts]
+            if isinstance(event, Piece):
+                told[id(text)][1].extend(one.logprob for one in event.logprobs)
+    return [*told.values()], [text.drafting for text in texts]
 
 
 def compiled(source: Path, folder: Path) -> ModelFolder:
@@ -57,7 +64,7 @@ def test_a_model_with_states_takes_back_what_was_wrong(
     ) -> list[Drafted]:
         (text,), (most,) = texts, rooms
         at = len(text.tokens)
-        known = next(tokens for tokens in expected if tokens[:at] == text.tokens)
+        known = next(tokens for tokens, _ in expected if tokens[:at] == text.tokens)
         guesses = known[at : at + min(3, most, room)]
         if at % 5 < len(guesses):
             guesses[at % 5] = (guesses[at % 5] + 1) % 400
@@ -93,7 +100,9 @@ def test_a_text_with_guesses_of_the_models_head_is_the_same(door: str, tmp_path:
         assert loop.drafts is not None
         assert isinstance(loop.drafts._model, _Head)
         found, drafting = texts_of(loop, TURNS)
-        assert found == expected
+        assert [tokens for tokens, _ in found] == [tokens for tokens, _ in expected]
+        # ONNX Runtime's own attention rounds several rows elsewhere than one.
+        assert found == expected or door == "source"
         for text in drafting:
             assert text is not None
             assert text.drafted > 60
