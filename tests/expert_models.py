@@ -26,6 +26,8 @@ FC1, FC2, FC3 = "fc1", "fc2", "fc3"
 # Positions of QMoE's inputs: weights, scales, bias, zero points.
 PLACES = {FC1: (2, 3, 4, 11), FC2: (5, 6, 7, 12), FC3: (8, 9, 10, 13)}
 ROUTER_WEIGHTS = 14
+GLOBAL_SCALES = {FC1: 15, FC2: 16}
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 needs_qmoe = pytest.mark.skipif(
     ORT_VERSION < (1, 31), reason="earlier ones compute QMoE differently from its text, or less"
 )
@@ -43,6 +45,7 @@ class Experts:
     block_size: int = 32  # 0: a scale for each out-feature
     zero_points: bool = False
     biases: bool = False
+    fp4: bool = False
     router_weights: bool = False
     activation: str = "swiglu"
     fusion: int = 1
@@ -85,6 +88,15 @@ def build(case: Experts) -> Built:
     inputs: dict[int, tuple[str, Array]] = {}
     weights, biases = {}, {}
     for name, (n, k) in case.shapes().items():
+        if case.biases:
+            bias = rng.integers(-16, 16, (case.experts, n)) / 16
+            inputs[PLACES[name][2]] = (
+                f"{name}_bias", bias.astype(np.float32).astype(case.dtype)
+            )  # fmt: skip
+            biases[name] = bias
+        if case.fp4:
+            weights[name] = _fp4(rng, name, (case.experts, n, k), inputs)
+            continue
         bits = case.bits_of(name)
         groups = k // case.block_size if case.block_size else 1
         codes = rng.integers(0, 2**bits, (case.experts, n, k), np.uint8)
@@ -97,10 +109,6 @@ def build(case: Experts) -> Built:
         places = PLACES[name]
         inputs[places[0]] = (name, np.stack(given))
         inputs[places[1]] = (f"{name}_scales", stored.astype(np.float32).astype(case.dtype))
-        if case.biases:
-            bias = rng.integers(-16, 16, (case.experts, n)) / 16
-            inputs[places[2]] = (f"{name}_bias", bias.astype(np.float32).astype(case.dtype))
-            biases[name] = bias
         if case.zero_points:
             packed = (
                 np.stack([pack_codes(p, bits) for p in points])
@@ -115,10 +123,32 @@ def build(case: Experts) -> Built:
     return Built(inputs, weights, biases)
 
 
+def _fp4(
+    rng: np.random.Generator,
+    name: str,
+    shape: tuple[int, int, int],
+    inputs: dict[int, tuple[str, Array]],
+) -> Array:
+    """Weights in the layout of ONNX Runtime's CUDA kernel and the model builder: bytes (experts, k,
+    n / 2), in the low half the even out-feature."""
+    experts, n, k = shape
+    codes = rng.integers(0, 16, shape, np.uint8)
+    exponents = rng.integers(-6, -2, (experts, n, k // 32))
+    factors = 2.0 ** rng.integers(-2, 3, experts)
+    places = PLACES[name]
+    inputs[places[0]] = (name, np.stack([pack_codes(each.T, 4) for each in codes]))
+    scales = (exponents + 127).astype(np.uint8).view(ml_dtypes.float8_e8m0fnu)
+    inputs[places[1]] = (f"{name}_scales", scales)
+    inputs[GLOBAL_SCALES[name]] = (f"{name}_global_scale", factors.astype(np.float32))
+    values = np.concatenate([E2M1, -E2M1])[codes]
+    weights: Array = values * np.repeat(2.0**exponents, 32, 2) * factors[:, None, None]
+    return weights
+
+
 def experts_model(case: Experts, built: Built | None = None) -> onnx.ModelProto:
     """x and router, and perhaps router_weights -> QMoE -> y."""
     built = built or build(case)
-    names = ["x", "router", *[""] * 13]
+    names = ["x", "router", *[""] * 15]
     for place, (name, _) in built.inputs.items():
         names[place] = name
     element = ONNX_TYPES[case.dtype]
@@ -144,6 +174,8 @@ def experts_model(case: Experts, built: Built | None = None) -> onnx.ModelProto:
         attributes |= {f"{fc}_expert_weight_bits": bits for fc, bits in case.bits.items()}
     if case.block_size:
         attributes["block_size"] = case.block_size
+    if case.fp4:
+        attributes["quant_type"] = "fp4"
     node = helper.make_node(
         "QMoE", names, ["y"], name="experts", domain="com.microsoft",
         **(attributes | dict(case.attributes)),

@@ -39,6 +39,7 @@ ONNX_TYPES = {
     FLOAT32: TensorProto.FLOAT,
     FLOAT16: TensorProto.FLOAT16,
     BFLOAT16: TensorProto.BFLOAT16,
+    np.dtype(ml_dtypes.float8_e8m0fnu): 24,  # FLOAT8E8M0, which old packages onnx do not name
     np.dtype(np.uint8): TensorProto.UINT8,
     np.dtype(np.int8): TensorProto.INT8,
     np.dtype(np.int32): TensorProto.INT32,

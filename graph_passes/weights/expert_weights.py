@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.weights.packed import tensor_rows
 from ort_aie_ep.graph_passes.weights.shared_initializers import SharedInitializers
 
@@ -65,11 +66,14 @@ def _pack(
     blocks = np.empty(constant["shape"], np.uint8)
     assert scales.const_value is not None
     for expert in range(experts):
-        blocks[expert] = _native.pack_expert(
-            tensor_rows(source, experts, expert, 1),
-            tensor_rows(scales, experts, expert, 1),
-            None if zero_points is None else tensor_rows(zero_points, experts, expert, 1),
-            constant["layout"],
-            scales.const_value.dtype.name,
-        )
+        try:
+            blocks[expert] = _native.pack_expert(
+                tensor_rows(source, experts, expert, 1),
+                tensor_rows(scales, experts, expert, 1),
+                None if zero_points is None else tensor_rows(zero_points, experts, expert, 1),
+                constant["layout"],
+                scales.const_value.dtype.name,
+            )
+        except ValueError as problem:
+            raise AieError(f"'{source.name}': {problem}") from problem
     return blocks

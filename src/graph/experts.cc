@@ -1,30 +1,40 @@
 #include "graph/experts.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
 #include "base/size.h"
+#include "ops/format.h"
 #include "ops/routing.h"
 #include "ops/weights.h"
 
 namespace ort_aie::graph {
 namespace {
 
-// A projection of QMoE, by the positions of its inputs.
+// A projection of QMoE, by the positions of its inputs. `points` are zero points, of FP4 a factor.
 struct Projection {
   const char* name;
-  size_t weights, scales, bias, zero_points;
+  size_t weights, scales, bias, points;
   const char* bits;
 };
 constexpr Projection kFc1 = {"fc1", 2, 3, 4, 11, "fc1_expert_weight_bits"};
 constexpr Projection kFc2 = {"fc2", 5, 6, 7, 12, "fc2_expert_weight_bits"};
 constexpr Projection kFc3 = {"fc3", 8, 9, 10, 13, "fc3_expert_weight_bits"};
+constexpr size_t kFp4Factors = 4;  // from zero points to global scales, of which fc3 has none
 
-// Inputs of formats other than integers.
+// Inputs of formats other than integers; FP4 has the first two.
 constexpr std::pair<size_t, const char*> kOtherFormats[] = {
     {15, "fc1_global_scale"}, {16, "fc2_global_scale"},    {17, "fc1_act_scale"},
     {18, "fc2_act_scale"},    {19, "fc1_act_block_scale"}, {20, "fc2_act_block_scale"}};
+
+// Types of constants, by name and by their numbers in ONNX.
+struct ConstantTypes {
+  const char* names;
+  std::array<int64_t, 3> numbers;
+};
 
 class Reader {
  public:
@@ -43,11 +53,25 @@ class Reader {
     return node_.Int(projection.bits, node_.Int("expert_weight_bits", 4));
   }
 
+  bool IsFp4() const { return node_.String("quant_type", "int") == "fp4"; }
+  size_t PointsOf(const Projection& projection) const {
+    return projection.points + (IsFp4() ? kFp4Factors : 0);
+  }
+
   std::string WhyNotFormat() const {
     const std::string type = node_.String("quant_type", "int");
-    if (type != "int") return Concat("quant_type=", type, "; expected int");
+    if (type != "int" && !IsFp4()) return Concat("quant_type=", type, "; expected int or fp4");
     for (const auto& [input, name] : kOtherFormats) {
-      if (Given(input)) return Concat("its input ", name, " belongs to other formats than int");
+      const bool is_global = input == PointsOf(kFc1) || input == PointsOf(kFc2);
+      if (Given(input) && !is_global) {
+        return Concat("its input ", name, " belongs to other formats than ", type);
+      }
+    }
+    if (IsFp4()) {
+      for (const Projection& its : {kFc1, kFc2, kFc3}) {
+        if (Given(its.points)) return Concat(its.name, " has zero points beside quant_type=fp4");
+      }
+      return Given(kFc3.weights) ? "fc3 has no global scale, which quant_type=fp4 needs" : "";
     }
     const int64_t prepacked = node_.Int("weights_prepacked", -1);
     if (prepacked != -1 && prepacked != 0) {
@@ -58,12 +82,13 @@ class Reader {
 
   std::string WhyNotBits(const Projection& projection) const {
     const int64_t bits = BitsOf(projection);
+    if (IsFp4()) return bits == 4 ? "" : Concat(projection.name, " has ", bits, " bits; FP4 has 4");
     if (q4nx::IsBits(bits)) return "";
     return Concat(projection.name, " has ", bits, " bits; Q2NX holds 2, Q4NX 4 and Q8NX 8");
   }
 
   std::string WhyNotBlocks() const {
-    const int64_t block_size = node_.Int("block_size", 0);
+    const int64_t block_size = BlockSize();
     if (block_size <= 0 || block_size % q4nx::kGroup == 0) return "";
     return Concat("block_size is ", block_size,
                   "; Q4NX shares a scale among 32 in-features and cannot hold it");
@@ -146,21 +171,24 @@ class Reader {
 
   // Why a constant input does not have this type and shape; empty if it does.
   std::string WhyNotConstant(const Projection& projection, const char* what, size_t input,
-                             bool is_float, const Shape& shape) const {
+                             const ConstantTypes& types, const Shape& shape) const {
     const Tensor& constant = value(input).constant;
     if (!constant) return Concat(projection.name, "'s ", what, " are not constant");
-    const bool fits = is_float ? IsFloat(constant.type) : constant.type == DataType::kUint8;
+    const int64_t type = value(input).type;
+    const bool fits = std::ranges::find(types.numbers, type) != types.numbers.end();
     if (fits && constant.shape == shape) return "";
-    return Concat(projection.name, "'s ", what, " are ", TypeName(value(input).type), " ",
-                  constant.shape, "; expected ",
-                  is_float ? "FLOAT, FLOAT16 or BFLOAT16 " : "UINT8 ", shape);
+    return Concat(projection.name, "'s ", what, " are ", TypeName(type), " ", constant.shape,
+                  "; expected ", types.names, " ", shape);
   }
 
   // n (rows of one of `parts` of the matrix) and k of its weights.
   std::string WhyNotProjection(const Projection& projection, int64_t experts, int64_t n, int64_t k,
                                int64_t parts) const {
+    constexpr ConstantTypes kBytes = {"UINT8", {2, 2, 2}}, kFactors = {"FLOAT", {1, 1, 1}},
+                            kExponents = {"FLOAT8E8M0", {24, 24, 24}},
+                            kFloats = {"FLOAT, FLOAT16 or BFLOAT16", {1, 10, 16}};
     const int64_t bits = BitsOf(projection), rows = n * parts;
-    const int64_t block_size = std::max<int64_t>(0, node_.Int("block_size", 0));
+    const int64_t block_size = BlockSize();
     if (!(Size(experts) * rows * k * bits).InRange()) {
       return Concat(projection.name, " has more weights than fit in memory");
     }
@@ -168,25 +196,33 @@ class Reader {
       return Concat(projection.name, " has ", k, " in-features; expected a multiple of ",
                     block_size > 0 ? block_size : 8 / bits);
     }
+    if (IsFp4() && rows % 2 != 0) {
+      return Concat(projection.name, " has ", rows, " out-features; expected a multiple of 2");
+    }
     const q4nx::ExpertLayout layout = {rows, 0, 1, n, k, bits, block_size};
-    std::string why = WhyNotConstant(projection, "weights", projection.weights, false,
-                                     {experts, rows, k * bits / 8});
+    std::string why =
+        WhyNotConstant(projection, "weights", projection.weights, kBytes,
+                       IsFp4() ? Shape{experts, k, rows / 2} : Shape{experts, rows, k * bits / 8});
     if (why.empty() && !Given(projection.scales)) {
       why = Concat(projection.name, "'s scales are missing");
     }
     if (why.empty()) {
       const int64_t scales = q4nx::ExpertScales(layout) / rows;
-      why = WhyNotConstant(projection, "scales", projection.scales, true,
+      why = WhyNotConstant(projection, "scales", projection.scales, IsFp4() ? kExponents : kFloats,
                            block_size > 0 ? Shape{experts, rows, scales} : Shape{experts, rows});
     }
-    if (why.empty() && Given(projection.zero_points)) {
+    if (why.empty() && IsFp4()) {
+      if (!Given(PointsOf(projection)))
+        return Concat(projection.name, "'s global scale is missing");
+      why = WhyNotConstant(projection, "global scales", PointsOf(projection), kFactors, {experts});
+    } else if (why.empty() && Given(projection.points)) {
       const int64_t bytes = q4nx::ExpertZeroPointBytes(layout);
       why = WhyNotConstant(
-          projection, "zero points", projection.zero_points, false,
+          projection, "zero points", projection.points, kBytes,
           block_size > 0 ? Shape{experts, rows, bytes / rows} : Shape{experts, bytes});
     }
     if (why.empty() && Given(projection.bias)) {
-      why = WhyNotConstant(projection, "biases", projection.bias, true, {experts, rows});
+      why = WhyNotConstant(projection, "biases", projection.bias, kFloats, {experts, rows});
     }
     return why;
   }
@@ -213,8 +249,9 @@ class Reader {
       return Concat("fc1's weights are ", fc1.shape, ", and fc2's ", fc2.shape,
                     "; expected three dimensions");
     }
-    const int64_t count = fc1.shape[0], hidden = fc2.shape[1];
-    const int64_t parts = fused ? 2 : 1, inter = fc1.shape[1] / parts;
+    const int64_t count = fc1.shape[0], parts = fused ? 2 : 1;
+    const int64_t hidden = IsFp4() ? fc1.shape[1] : fc2.shape[1];
+    const int64_t inter = IsFp4() ? fc2.shape[1] : fc1.shape[1] / parts;
     if (count <= 0 || hidden <= 0 || inter <= 0) {
       return Concat("fc1's weights are ", fc1.shape, ", and fc2's ", fc2.shape,
                     "; expected no empty dimension");
@@ -236,10 +273,14 @@ class Reader {
     step.ints["N"] = inter;
     step.ints["experts"] = count;
     step.ints["top_k"] = k;
-    const bool symmetric =
-        !Given(kFc1.zero_points) && !Given(kFc2.zero_points) && !Given(kFc3.zero_points);
-    StateForm(FormOf(kFc1, symmetric), step.ints);
-    if (BitsOf(kFc2) != 4) step.ints["down_bits"] = BitsOf(kFc2);
+    const bool symmetric = !Given(kFc1.points) && !Given(kFc2.points) && !Given(kFc3.points);
+    if (IsFp4()) {
+      step.ints["format"] = kFormatOfFiles;
+      step.strings["type"] = step.strings["down_type"] = q4nx::FileFormOf(FileType::kMXFP4).name;
+    } else {
+      StateForm(FormOf(kFc1, symmetric), step.ints);
+      if (BitsOf(kFc2) != 4) step.ints["down_bits"] = BitsOf(kFc2);
+    }
     step.ints["accuracy_level"] = node_.Int("accuracy_level", 0);
     step.ints["symmetric"] = symmetric ? 1 : 0;
     if (Given(kRouterWeightsInput) && node_.Int("normalize_routing_weights", 0) != 0) {
@@ -249,18 +290,24 @@ class Reader {
     return "";
   }
 
+  // In-features that share a scale; 0: all of them.
+  int64_t BlockSize() const {
+    return IsFp4() ? q4nx::kGroup : std::max<int64_t>(0, node_.Int("block_size", 0));
+  }
+
   // Group and minima are the same for all projections of a layer.
   WeightForm FormOf(const Projection& projection, bool symmetric) const {
+    if (IsFp4()) return q4nx::FormOf(FileType::kMXFP4);
     const int64_t bits = BitsOf(projection);
     if (graph_.reads_in_place) return {q4nx::KindOfBits(bits)};
-    const int64_t block_size = std::max<int64_t>(0, node_.Int("block_size", 0));
+    const int64_t block_size = BlockSize();
     // One scale for a whole row holds for every group of it.
     return q4nx::SmallestForm(bits, block_size > 0 ? block_size : q4nx::kBlockCols, symmetric);
   }
 
   void ReadConstants(Experts& experts, int64_t hidden, int64_t inter, bool has_fc3, bool fused,
                      bool symmetric) {
-    const int64_t block_size = std::max<int64_t>(0, node_.Int("block_size", 0));
+    const int64_t block_size = BlockSize();
     const bool interleaved = fused && node_.Int("swiglu_fusion", 0) == 1;
     const auto layout = [&](const Projection& projection, int64_t part, int64_t n, int64_t k) {
       const int64_t parts = fused && &projection == &kFc1 ? 2 : 1;
@@ -275,10 +322,10 @@ class Reader {
     };
     const auto weights = [&](const char* name, const Projection& projection,
                              const q4nx::ExpertLayout& its) {
-      const auto points = static_cast<int>(projection.zero_points);
+      const size_t points = PointsOf(projection);
       experts.constants.push_back(ExpertConstant{
           name, static_cast<int>(projection.weights), static_cast<int>(projection.scales),
-          Given(projection.zero_points) ? points : kAbsent, its});
+          Given(points) ? static_cast<int>(points) : kAbsent, its});
     };
     const auto bias = [&](const char* name, const Projection& projection,
                           const q4nx::ExpertLayout& its) {

@@ -76,10 +76,11 @@ std::string Graph::LabelOf(const Node& node) const {
 
 const char* TypeName(int64_t type) {
   static constexpr const char* kNames[] = {
-      "of unknown type", "FLOAT",      "UINT8",          "INT8",       "UINT16",   "INT16",
-      "INT32",           "INT64",      "STRING",         "BOOL",       "FLOAT16",  "DOUBLE",
-      "UINT32",          "UINT64",     "COMPLEX64",      "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN",
-      "FLOAT8E4M3FNUZ",  "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4",      "INT4"};
+      "of unknown type", "FLOAT",    "UINT8",        "INT8",           "UINT16",
+      "INT16",           "INT32",    "INT64",        "STRING",         "BOOL",
+      "FLOAT16",         "DOUBLE",   "UINT32",       "UINT64",         "COMPLEX64",
+      "COMPLEX128",      "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2",
+      "FLOAT8E5M2FNUZ",  "UINT4",    "INT4",         "FLOAT4E2M1",     "FLOAT8E8M0"};
   const bool known = type >= 0 && type < static_cast<int64_t>(std::size(kNames));
   return known ? kNames[type] : "of another type";
 }

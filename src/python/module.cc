@@ -203,27 +203,39 @@ Array<uint8_t> PackExpert(const Array<uint8_t>& codes, const Array<uint8_t>& sca
                           const std::optional<Array<uint8_t>>& zero_points,
                           const std::vector<int64_t>& layout, const std::string& scale_type) {
   Require(layout.size() == 9, "layout must have 9 numbers, got ", layout.size());
+  const bool is_fp4 = scale_type == "FLOAT8E8M0";
   const q4nx::ExpertLayout its = {
-      layout[0], layout[1], layout[2], layout[3],
-      layout[4], layout[5], layout[6], FormOf(layout[5], layout[7], layout[8] != 0)};
+      layout[0],
+      layout[1],
+      layout[2],
+      layout[3],
+      layout[4],
+      layout[5],
+      layout[6],
+      is_fp4 ? q4nx::FormOf(FileType::kMXFP4) : FormOf(layout[5], layout[7], layout[8] != 0)};
   Require(its.n > 0 && its.k > 0 && its.step > 0 && its.first >= 0 &&
               Size(its.first) + Size(its.n - 1) * its.step + 1 <= Size(its.source_rows),
           "layout means rows outside of the source");
   Require(q4nx::IsBits(its.bits) && its.block_size >= 0 && its.block_size % 32 == 0, "layout has ",
           its.bits, " bits and block_size=", its.block_size);
-  const q4nx::ScaleType type = ScaleTypeOf(scale_type);
-  const int64_t scale_bytes = type == q4nx::ScaleType::kFloat32 ? 4 : 2;
+  const auto type = is_fp4 ? q4nx::ScaleType{} : ScaleTypeOf(scale_type);
+  const int64_t scale_bytes = is_fp4 ? 1 : type == q4nx::ScaleType::kFloat32 ? 4 : 2;
   const auto check = [](const char* name, const Array<uint8_t>& bytes, int64_t expected) {
     Require(bytes.size() == expected, name, " have ", bytes.size(), " bytes, expected ", expected);
   };
   check("codes", codes, q4nx::ExpertCodeBytes(its));
   check("scales", scales, q4nx::ExpertScales(its) * scale_bytes);
+  Require(zero_points || !is_fp4, "the global scale is missing");
   if (zero_points) check("zero points", *zero_points, q4nx::ExpertZeroPointBytes(its));
   Array<uint8_t> blocks = EmptyBlocks(its.n, its.k, its.form);
   uint8_t* out = blocks.mutable_data();
   const uint8_t* points = zero_points ? zero_points->data() : nullptr;
-  const py::gil_scoped_release release;
-  q4nx::PackExpert(its, codes.data(), scales.data(), type, points, out);
+  bool packed = false;
+  {
+    const py::gil_scoped_release release;
+    packed = q4nx::PackExpert(its, codes.data(), scales.data(), type, points, out);
+  }
+  Require(packed, q4nx::kNoFp4Scale);
   return blocks;
 }
 

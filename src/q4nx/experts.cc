@@ -1,12 +1,55 @@
 #include "q4nx/experts.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
-namespace ort_aie::q4nx {
+#include "q4nx/pack_file.h"
 
-void PackExpert(const ExpertLayout& layout, const uint8_t* codes, const void* scales,
+namespace ort_aie::q4nx {
+namespace {
+
+bool PackFp4Expert(const ExpertLayout& layout, const uint8_t* codes, const uint8_t* exponents,
+                   const void* factor_of_all, uint8_t* blocks) {
+  constexpr FileType kType = FileType::kMXFP4;
+  constexpr int64_t kHalf = kGroup / 2;  // of a file's group: codes of the low nibbles
+  float factor;
+  std::memcpy(&factor, factor_of_all, sizeof factor);
+  int power;
+  if (std::frexp(factor, &power) != 0.5f) return false;
+  const int64_t groups = layout.k / kGroup, row_bytes = FileRowBytes(kType, layout.k);
+  std::vector<uint8_t> rows(static_cast<size_t>(kBlockRows * row_bytes));
+  for (int64_t begin = 0; begin < layout.n; begin += kBlockRows) {
+    const int64_t count = std::min(kBlockRows, layout.n - begin);
+    std::ranges::fill(rows, uint8_t{0});
+    for (int64_t g = 0; g < groups; ++g) {
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t row = layout.first + (begin + i) * layout.step;
+        uint8_t* group = rows.data() + i * row_bytes + g * (1 + kHalf);
+        const int given = exponents[row * groups + g], exponent = given + power - 1;
+        if (given == 255 || exponent < 0 || exponent >= 255) return false;
+        group[0] = static_cast<uint8_t>(exponent);
+        for (int64_t j = 0; j < kGroup; ++j) {
+          const int64_t at = (g * kGroup + j) * (layout.source_rows / 2) + row / 2;
+          const int code = codes[at] >> row % 2 * 4 & 15;
+          group[1 + j % kHalf] |= static_cast<uint8_t>(code << j / kHalf * 4);
+        }
+      }
+    }
+    PackFile(kType, rows.data(), count, layout.k, blocks);
+    blocks += ColBlocks(layout.k, layout.form) * BlockBytes(layout.form);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool PackExpert(const ExpertLayout& layout, const uint8_t* codes, const void* scales,
                 ScaleType scale_type, const uint8_t* zero_points, uint8_t* blocks) {
+  if (layout.is_fp4()) {
+    return PackFp4Expert(layout, codes, static_cast<const uint8_t*>(scales), zero_points, blocks);
+  }
   const int64_t n = layout.n, k = layout.k, bits = layout.bits;
   const bool by_row = layout.block_size == 0;
   const int64_t block_size = by_row ? CeilDiv(k, kGroup) * kGroup : layout.block_size;
@@ -51,6 +94,7 @@ void PackExpert(const ExpertLayout& layout, const uint8_t* codes, const void* sc
     rows.bits = bits;
     PackMatMulNBits(rows, layout.form, blocks);
   }
+  return true;
 }
 
 void ReadBias(const ExpertLayout& layout, const void* biases, ScaleType type, float* to) {

@@ -23,7 +23,7 @@ def logits(experts: int, rows: int) -> Array:
 
 
 def text(case: Experts, router: str = "router", more: Mapping[int, str] = {}) -> str:
-    names = ["x", router, *[""] * 13]
+    names = ["x", router, *[""] * 15]
     for place, (name, _) in build(case).inputs.items():
         names[place] = name
     if case.router_weights:
@@ -38,6 +38,7 @@ def text(case: Experts, router: str = "router", more: Mapping[int, str] = {}) ->
     else:
         given |= {f"{fc}_expert_weight_bits": bits for fc, bits in case.bits.items()}
     given |= {"block_size": case.block_size} if case.block_size else {}
+    given |= {"quant_type": "fp4"} if case.fp4 else {}
     given |= case.attributes
     while not names[-1]:
         names.pop()
@@ -100,6 +101,7 @@ HERE = {
     "swiglu of two tensors": (Experts(fusion=0, fc3=True, biases=True, attributes=GPT_OSS),
                               "activation=swiglu alpha=1.702 beta=1 limit=1.5"),
     "geglu": (Experts(activation="geglu"), "activation=gelu_tanh"),
+    "fp4": (Experts(biases=True, fp4=True), "activation=silu type=mxfp4 down_type=mxfp4"),
     "limit after activation": (
         Experts(attributes={"swiglu_limit": 0.5, "swiglu_limit_after_activation": 1}),
         "activation=swiglu alpha=1 beta=0 limit=0.5 limit_after=1"),
@@ -122,7 +124,7 @@ def taken() -> Iterator[Entry]:
             becomes = (
                 f"Q4NXMoE {' '.join(reads)} -> y {given} {SIZED.format(case.experts, case.top_k)}"
             )
-            since = (1, 32) if name == "limit after activation" else (1, 31)
+            since = (1, 32) if name in ("limit after activation", "fp4") else (1, 31)
             yield entry(f"experts: {name}", case, becomes, runs=runs, since=since)
 
 
@@ -166,7 +168,7 @@ OTHER_VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "fc1_expert_weight_bits": ({"fc1_expert_weight_bits": 3}, "fc1 has 3 bits"),
     "fc2_expert_weight_bits": ({"fc2_expert_weight_bits": 3}, "fc2 has 3 bits"),
     "k": ({"k": 5}, "k=5; expected 1 to 4"),
-    "quant_type": ({"quant_type": "fp4"}, "quant_type=fp4"),
+    "quant_type": ({"quant_type": "nvfp4"}, "quant_type=nvfp4"),
     "swiglu_fusion": ({"swiglu_fusion": 3}, "swiglu_fusion=3"),
     "weights_prepacked": ({"weights_prepacked": 1}, "weights_prepacked=1"),
 }
@@ -212,6 +214,10 @@ def left() -> Iterator[Entry]:
         yield of(f"{fc}" if place != 2 else "", case, {name: array[..., :-1]})
     plain = text(Experts())
     yield of("fc1's scales are missing", Experts(), graph=plain.replace("fc1_scales", "-"))
+    case = Experts(fp4=True)
+    yield of("fc2's global scale is missing", case,
+             graph=text(case).replace(", fc2_global_scale", ""))  # fmt: skip
+    yield of("fc1 has zero points beside quant_type=fp4", case, graph=text(case, more={11: "fc2"}))
 
 
 ENTRIES = [*taken(), *two(), *routers(), *left()]

@@ -75,6 +75,7 @@ TAKEN_HERE = {
     "2 and 4 bits": Experts(bits={"fc1": 2, "fc2": 4}),
     "4 and 2 bits": Experts(bits={"fc1": 4, "fc2": 2}, zero_points=True),
     "concatenated": Experts(fusion=2, biases=True),
+    "fp4": Experts(experts=8, hidden=320, inter=288, biases=True, fp4=True, attributes=GPT_OSS),
     "swiglu of two tensors": Experts(fusion=0, fc3=True, biases=True, attributes=GPT_OSS),
     "geglu": Experts(activation="geglu"),
     "geglu, concatenated": Experts(activation="geglu", fusion=2, biases=True),

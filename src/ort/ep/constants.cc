@@ -97,6 +97,7 @@ void PackExperts(const ExpertPart& part, const Tensor& source, const Tensor& sca
   const auto of_expert = [](const Tensor& tensor, int64_t expert, int64_t bytes) {
     return tensor ? tensor.as<uint8_t>() + expert * bytes : nullptr;
   };
+  std::atomic<bool> failed = false;
   const auto pack = [&](int64_t expert) {
     if (is_bias) {
       const auto bytes = layout.source_rows * static_cast<int64_t>(SizeOf(source.type));
@@ -105,12 +106,15 @@ void PackExperts(const ExpertPart& part, const Tensor& source, const Tensor& sca
       return;
     }
     const auto scale_bytes = q4nx::ExpertScales(layout) * static_cast<int64_t>(SizeOf(scales.type));
-    q4nx::PackExpert(layout, of_expert(source, expert, q4nx::ExpertCodeBytes(layout)),
-                     of_expert(scales, expert, scale_bytes), ScaleTypeOf(scales.type),
-                     of_expert(zero_points, expert, q4nx::ExpertZeroPointBytes(layout)),
-                     to + expert * q4nx::BytesOfBlocks(layout.n, layout.k, layout.form));
+    const bool packed =
+        q4nx::PackExpert(layout, of_expert(source, expert, q4nx::ExpertCodeBytes(layout)),
+                         of_expert(scales, expert, scale_bytes), ScaleTypeOf(scales.type),
+                         of_expert(zero_points, expert, q4nx::ExpertZeroPointBytes(layout)),
+                         to + expert * q4nx::BytesOfBlocks(layout.n, layout.k, layout.form));
+    if (!packed) failed = true;
   };
   OnAllCores(part.experts, pack);
+  Require(!failed, q4nx::kNoFp4Scale);
 }
 
 // Whether rows of codes can be packed into blocks of the form.
