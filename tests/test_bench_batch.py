@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commands import ort_aie
 
 import ort_aie_ep
-from ort_aie_ep.cli import app
 from ort_aie_ep.tools.bench.several_rows import CPU_EP, OURS, SHAPES
 from ort_aie_ep.tools.bench.statistics import median, ratio
 from ort_aie_ep.tools.synth import synth
@@ -22,12 +20,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return synth("tiny-llama", tmp_path_factory.mktemp("batch") / "model")
 
 
-def bench(*words: object) -> Any:
-    return CliRunner().invoke(app, ["bench", *map(str, words)])
-
-
 def test_command_measures_several_rows_of_any_model(model: Path) -> None:
-    result = bench(model, "--batch", "1,3", "--runs", "2", "--threads", "1", "--json")
+    result = ort_aie("bench", model, "--batch", "1,3", "--runs", "2", "--threads", "1", "--json")
     assert result.exit_code == 0, result.output
     seconds = json.loads(result.stdout)["seconds"]
     assert list(seconds) == [OURS, CPU_EP]
@@ -37,7 +31,7 @@ def test_command_measures_several_rows_of_any_model(model: Path) -> None:
 
 
 def test_a_batch_is_compared_with_one_row_whatever_was_asked_for(model: Path) -> None:
-    result = bench(model, "--batch", "3", "--runs", "1", "--threads", "1")
+    result = ort_aie("bench", model, "--batch", "3", "--runs", "1", "--threads", "1")
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stdout.splitlines() if ", n " in line]
     # The ms of one row and the cost of three.
@@ -45,11 +39,11 @@ def test_a_batch_is_compared_with_one_row_whatever_was_asked_for(model: Path) ->
 
 
 def test_command_refuses_what_does_not_fit(model: Path, tmp_path: Path) -> None:
-    assert "259" in bench(model, "--batch", "39").stderr
+    assert "259" in ort_aie("bench", model, "--batch", "39").stderr
     for option in ("--prompt-lengths", "--new-tokens"):
-        assert option in bench(model, "--batch", 2, option, 8).stderr
+        assert option in ort_aie("bench", model, "--batch", 2, option, 8).stderr
     ort_aie_ep.compile(model, tmp_path / "compiled", last_logits=True)
-    pruned = bench(tmp_path / "compiled", "--baseline", model, "--batch", 2).stderr
+    pruned = ort_aie("bench", tmp_path / "compiled", "--baseline", model, "--batch", 2).stderr
     assert "--last-logits" in pruned
 
 

@@ -20,11 +20,10 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from typer.testing import CliRunner
+from commands import mistake, ort_aie, succeeded
 
 import ort_aie_ep
 from ort_aie_ep import machine
-from ort_aie_ep.cli import app
 from ort_aie_ep.compiler import cache
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
@@ -45,29 +44,8 @@ COMMANDS = (
 )  # fmt: skip
 
 
-def ort_aie(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def succeeded(*words: object) -> Any:
-    result = ort_aie(*words)
-    assert result.exit_code == 0, result.output
-    return result
-
-
 def report(*words: object) -> Any:
     return json.loads(succeeded(*words, "--json").stdout)
-
-
-def mistake(*words: object) -> str:
-    """The command's message about a user's mistake: one message, no traceback."""
-    result = ort_aie(*words)
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    # It follows the lines of steps that took long.
-    message = result.stderr[result.stderr.index("error: ") :].strip()
-    assert "Traceback" not in message
-    return str(message)
 
 
 @pytest.fixture(scope="session", params=["llama", "gemma3"])

@@ -11,14 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from commands import succeeded
 from rich.console import Console
-from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep.cli import app, progress
+from ort_aie_ep.cli import progress
 from ort_aie_ep.cli.progress import Status, shown
 from ort_aie_ep.graph_passes.weights import float_weights
 from ort_aie_ep.progress import Count, within
@@ -219,30 +218,24 @@ def test_a_command_in_a_terminal_keeps_stdout_clean(tmp_path: Path) -> None:
 # --- each command ---
 
 
-def ort_aie(*words: object) -> Any:
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exit_code == 0, result.output
-    return result
-
-
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ort_aie_ep.compile(LLAMA, tmp_path_factory.mktemp("progress") / "compiled").path
 
 
 def test_compile_ends_at_its_bytes(ends: Ends, tmp_path: Path) -> None:
-    result = ort_aie("compile", LLAMA, tmp_path / "compiled")
+    result = succeeded("compile", LLAMA, tmp_path / "compiled")
     assert re.fullmatch(r"[\d.]+ kB", ends(result.stderr)["compile"])
 
 
 def test_synth_ends_at_its_bytes(ends: Ends, tmp_path: Path) -> None:
-    result = ort_aie("synth", "tiny-llama", tmp_path / "m")
+    result = succeeded("synth", "tiny-llama", tmp_path / "m")
     size = (tmp_path / "m" / "model.onnx.data").stat().st_size
     assert ends(result.stderr) == {"synth": progress.amount(size, 0, "bytes")}
 
 
 def test_run_ends_at_the_tokens_of_the_prompt(ends: Ends, compiled: Path) -> None:
-    result = ort_aie("run", compiled, "def main(argv):", "--max-tokens", "2")
+    result = succeeded("run", compiled, "def main(argv):", "--max-tokens", "2")
     count = re.search(r"prefill: (\d+) tokens", result.stderr)
     assert count is not None
     assert ends(result.stderr) == {"read the prompt": f"{count[1]} tokens"}
@@ -268,52 +261,52 @@ def test_a_long_prompt_is_counted_in_parts(compiled: Path, monkeypatch: pytest.M
 
 def test_run_in_genai_ends_at_the_tokens_of_the_prompt(ends: Ends, compiled: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
-    result = ort_aie("run", compiled, "def main(argv):", "--max-tokens", "2", "--host", "genai")
+    result = succeeded("run", compiled, "def main(argv):", "--max-tokens", "2", "--host", "genai")
     assert list(ends(result.stderr)) == ["read the prompt"]
 
 
 def test_bench_ends_at_its_runs(ends: Ends, compiled: Path) -> None:
-    result = ort_aie("bench", LLAMA, *SHORT_BENCH)
+    result = succeeded("bench", LLAMA, *SHORT_BENCH)
     # Two runs of each of two sessions, the first not counted, and the logits of both.
     assert ends(result.stderr)["bench"] == "6 runs"
     assert "compile" in ends(result.stderr)
 
 
 def test_bench_of_batches_ends_at_its_runs(ends: Ends) -> None:
-    result = ort_aie("bench", LLAMA, "--batch", "2", "--runs", "1")
+    result = succeeded("bench", LLAMA, "--batch", "2", "--runs", "1")
     # Sizes 1 and 2, for sequences and for one sequence's tokens, in two rounds of two sessions.
     assert ends(result.stderr)["bench"] == "16 runs"
 
 
 def test_accuracy_ends_at_its_tokens(ends: Ends, compiled: Path) -> None:
     plan = ("--tokens", "126", "--decode-tokens", "63", "--window", "64")
-    result = ort_aie("accuracy", compiled, "--baseline", LLAMA, *plan)
+    result = succeeded("accuracy", compiled, "--baseline", LLAMA, *plan)
     # Four variants each read three windows of 63 tokens.
     assert ends(result.stderr) == {"accuracy": "756 tokens"}
 
 
 def test_demo_ends_at_its_runs(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "workload_for", lambda *_: demo.Workload("import os", 4, 8, 4, 5))
-    result = ort_aie("demo", "--model", LLAMA, "--new-tokens", "4")
+    result = succeeded("demo", "--model", LLAMA, "--new-tokens", "4")
     # Two texts, the logits of both, and six runs of each.
     assert ends(result.stderr)["demo"] == "16 runs"
 
 
 def test_simulate_ends_at_the_tokens_of_its_prompts(ends: Ends, compiled: Path) -> None:
-    result = ort_aie("predict", compiled, "--contexts", "16,32")
+    result = succeeded("predict", compiled, "--contexts", "16,32")
     assert ends(result.stderr) == {"predict": "48 tokens"}
 
 
 def test_commands_that_nobody_can_count_say_their_time(ends: Ends) -> None:
-    assert re.search(r"^explain: [\d.]+ s$", ort_aie("explain", LLAMA).stderr, re.M)
-    assert re.search(r"^doctor: [\d.]+ s$", ort_aie("doctor").stderr, re.M)
+    assert re.search(r"^explain: [\d.]+ s$", succeeded("explain", LLAMA).stderr, re.M)
+    assert re.search(r"^doctor: [\d.]+ s$", succeeded("doctor").stderr, re.M)
 
 
 def test_kernels_check_and_simulate_end_at_their_totals(ends: Ends) -> None:
-    result = ort_aie("kernels", "check", "dequant")
+    result = succeeded("kernels", "check", "dequant")
     assert ends(result.stderr) == {"kernels check": "1 design"}
     shape = ("--shape", "blocks=8")
-    result = ort_aie("kernels", "simulate", "dequant", "dequant", *shape)
+    result = succeeded("kernels", "simulate", "dequant", "dequant", *shape)
     operations = re.search(r"(\d+) operations", result.stdout)
     assert operations is not None
     assert ends(result.stderr) == {"kernels simulate": f"{operations[1]} operations"}

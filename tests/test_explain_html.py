@@ -15,13 +15,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 from builder_nodes import projection_model
+from commands import ort_aie
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_models import ORT_VERSION
-from typer.testing import CliRunner, Result
 
 import ort_aie_ep
-from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.explain import CPU_EP, GONE, HOST, NodeFate, explain
 from ort_aie_ep.explain.html.graph import DrawnGraph, DrawnNode, without_folded
@@ -32,10 +31,6 @@ from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
-
-
-def ort_aie(*words: object) -> Result:
-    return CliRunner().invoke(app, list(map(str, words)))
 
 
 class Page(HTMLParser):

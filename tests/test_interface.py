@@ -13,11 +13,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from commands import ort_aie
 from json_mutations import mutations, refusal
-from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder, stop_tokens
@@ -83,10 +82,6 @@ def exact(folder: Path, capacity: int = 100) -> Decoder:
     """With float activations, on ONNX Runtime's CPU EP."""
     found = find_model(folder)
     return Decoder(open_edited(with_accuracy_level(found, 0), folder, Options()), found, capacity)
-
-
-def ort_aie(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.mark.parametrize("name", ["lfm2", "qwen3_5"])

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from commands import ort_aie
 
 from ort_aie_ep.cli import app
 from ort_aie_ep.cli import console as cli_console
@@ -72,10 +72,6 @@ def test_every_command_has_its_words() -> None:
 def port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
-
-
-def ort_aie(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def words_of(command: str, port: int) -> list[str]:
@@ -199,7 +195,6 @@ def test_temporary_files_that_have_no_folder(
 FULL = """
 import json, os, sys
 from pathlib import Path
-from typer.testing import CliRunner
 from ort_aie_ep.cli import app
 
 os.chdir(sys.argv[1])
@@ -208,7 +203,7 @@ Path("fill").write_bytes(bytes(room.f_bavail * room.f_frsize - 100_000))
 results = {}
 for words in json.loads(sys.argv[2]):
     before = set(os.listdir())
-    result = CliRunner().invoke(app, words)
+    result = ort_aie(*words)
     ended = isinstance(result.exception, SystemExit | None)
     results[words[0]] = (ended, result.exit_code, result.output, sorted(set(os.listdir()) - before))
 print(json.dumps(results))

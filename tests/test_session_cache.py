@@ -19,12 +19,11 @@ from unittest.mock import ANY
 import numpy as np
 import onnxruntime
 import pytest
+from commands import succeeded
 from model_folders import DATA
 from provider_calls import needs_provider
-from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep.cli import app
 from ort_aie_ep.compiler import cache, cache_entries
 from ort_aie_ep.compiler import compile as compiler
 from ort_aie_ep.errors import AieError
@@ -614,22 +613,18 @@ def test_two_writers_of_one_file_leave_one_whole_file(tmp_path: Path) -> None:
 # --- ort-aie cache --------------------------------------------------------------------------------
 
 
-def run_cache(*words: object) -> str:
-    result = CliRunner().invoke(app, ["cache", *map(str, words)])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def test_the_command_shows_and_clears(
     folder: Path, tmp_path: Path, ends: Callable[[str], dict[str, str]]
 ) -> None:
-    assert json.loads(run_cache("--json"))["entries"] == []
+    assert json.loads(succeeded("cache", "--json").output)["entries"] == []
     session = ort_aie_ep.session(LLAMA, **NEWER)  # type: ignore[arg-type]
     ort_aie_ep.session(LLAMA)
     gc.collect()
     (folder / "mine.txt").write_text("no entry")
     (folder / "sources" / "mine.c").write_text("no index")
-    shown = run_cache()
+    shown = succeeded(
+        "cache",
+    ).output
     for text in (
         str(LLAMA / "model.onnx"),
         "kv=f16",
@@ -637,14 +632,14 @@ def test_the_command_shows_and_clears(
         "kB",
     ):
         assert text in " ".join(shown.split()), text
-    report = json.loads(run_cache("--json"))
+    report = json.loads(succeeded("cache", "--json").output)
     assert [entry["choices"] for entry in report["entries"]] == [{}, NEWER]
     assert all(entry["code"] == report["code"] for entry in report["entries"])
-    cleared = run_cache("--clear")
+    cleared = succeeded("cache", "--clear").output
     assert list(ends(cleared)) == ["cache"]
     del session
     gc.collect()
-    run_cache("--clear", "--cache-dir", folder)
+    succeeded("cache", "--clear", "--cache-dir", folder)
     assert sorted(path.name for path in folder.iterdir()) == ["mine.txt", "sources"]
     assert [path.name for path in (folder / "sources").iterdir()] == ["mine.c"]
 
@@ -656,9 +651,9 @@ def test_the_command_tells_what_is_broken_or_of_another_version(
     ort_aie_ep.session(LLAMA)
     monkeypatch.undo()
     gc.collect()
-    report = json.loads(run_cache("--json", "--cache-dir", folder))
+    report = json.loads(succeeded("cache", "--json", "--cache-dir", folder).output)
     assert [entry["code"] == report["code"] for entry in report["entries"]] == [False]
     (entry,) = entries(folder)
     (entry / cache.MANIFEST).write_text("[" * 5000)
-    assert "broken" in run_cache("--cache-dir", folder)
-    run_cache("--cache-dir", folder, "--clear")
+    assert "broken" in succeeded("cache", "--cache-dir", folder).output
+    succeeded("cache", "--cache-dir", folder, "--clear")

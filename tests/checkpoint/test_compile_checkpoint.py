@@ -14,16 +14,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import background
 import pytest
 from checkpoints import HERE, LLAMA, STANDIN, adapter, checkpoint, python_with_builder
-from typer.testing import CliRunner
+from commands import mistake, ort_aie, succeeded
 
 import ort_aie_ep
-from ort_aie_ep.cli import app
 from ort_aie_ep.compiler.checkpoint import interpreter
 from ort_aie_ep.compiler.checkpoint.build import built_model
 from ort_aie_ep.compiler.checkpoint.interpreter import MODULES, REQUIREMENTS, VARIABLE
@@ -54,17 +53,7 @@ def python(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def compiled(*words: object) -> Any:
-    result = CliRunner().invoke(app, ["compile", *map(str, words)])
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def mistake(*words: object) -> str:
-    result = CliRunner().invoke(app, ["compile", *map(str, words)])
-    assert result.exit_code == 1, result.output
-    assert result.stderr.startswith("error: ")
-    return str(result.stderr)
+compiled, refused = partial(succeeded, "compile"), partial(mistake, "compile")
 
 
 def test_one_command_compiles_what_the_builder_writes(
@@ -98,14 +87,14 @@ def test_what_can_be_told_before_is_told_before_the_builder_runs(
     source: Path, work: Path, python: Callable[..., Path], tmp_path: Path
 ) -> None:
     words = (source, work / "out", "--builder-python", python())
-    assert "--precision fp32" in mistake(*words, "--quantize", "mixed")
+    assert "--precision fp32" in refused(*words, "--quantize", "mixed")
     floats = (*words, "--precision", "fp32", "--quantize")
-    assert "importance" in mistake(*floats, "bf16", "--importance", PAGE)
-    assert str(tmp_path / "text") in mistake(*floats, "mixed", "--importance", tmp_path / "text")
-    assert "nowhere" in mistake(*words, "--kv", "int8", "--calibration", "nowhere")
-    assert str(work / "out") in mistake(*words, "--keep-source", work / "out")
+    assert "importance" in refused(*floats, "bf16", "--importance", PAGE)
+    assert str(tmp_path / "text") in refused(*floats, "mixed", "--importance", tmp_path / "text")
+    assert "nowhere" in refused(*words, "--kv", "int8", "--calibration", "nowhere")
+    assert str(work / "out") in refused(*words, "--keep-source", work / "out")
     environment = ("--builder-env", work / "out")
-    assert str(work / "out") in mistake(source, work / "out", *environment)
+    assert str(work / "out") in refused(source, work / "out", *environment)
     assert not (tmp_path / "seen.json").exists()
     assert not [*work.iterdir()]
 
@@ -147,7 +136,7 @@ def test_the_builders_model_is_kept_where_the_user_says(
     compiled(source, work / "out", *words)
     assert sorted(path.name for path in work.iterdir()) == ["int4", "out"]
     assert (work / "int4" / "model.onnx").read_bytes() == (LLAMA / "model.onnx").read_bytes()
-    assert str(work / "int4") in mistake(source, work / "two", *words)
+    assert str(work / "int4") in refused(source, work / "two", *words)
 
 
 def test_progress_ends_at_the_tensors_and_layers(
@@ -182,7 +171,7 @@ def test_the_commands_on_the_page_compile_and_run(
         compiled(checkpoint(work / words[2]), *words[3:])
     ran = [words for words in said if words[1] == "run" and words[2] != "COMPILED"]
     for words in ran:
-        result = CliRunner().invoke(app, words[1:])
+        result = ort_aie(*words[1:])
         assert result.exit_code == 0, result.output
     assert ran
     read = {words[2] for words in said if words[1] != "compile"} - {"COMPILED"}
@@ -195,7 +184,7 @@ def test_the_commands_on_the_page_compile_and_run(
 def test_a_builder_that_fails_gives_its_last_lines_and_its_log(
     source: Path, work: Path, python: Callable[..., Path]
 ) -> None:
-    said = mistake(source, work / "out", "--builder-python", python(STANDIN_ACT="fail"))
+    said = refused(source, work / "out", "--builder-python", python(STANDIN_ACT="fail"))
     log = work / "out.build.log"
     assert "exit code 3" in said
     assert "NotImplementedError" in said
@@ -211,14 +200,14 @@ def test_a_builder_that_fails_gives_its_last_lines_and_its_log(
 def test_a_builder_that_the_system_kills_may_lack_memory(
     source: Path, work: Path, python: Callable[..., Path]
 ) -> None:
-    said = mistake(source, work / "out", "--builder-python", python(STANDIN_ACT="killed"))
+    said = refused(source, work / "out", "--builder-python", python(STANDIN_ACT="killed"))
     assert "SIGKILL" in said
 
 
 def test_a_builder_that_writes_nothing_is_named(
     source: Path, work: Path, python: Callable[..., Path]
 ) -> None:
-    said = mistake(source, work / "out", "--builder-python", python(STANDIN_ACT="nothing"))
+    said = refused(source, work / "out", "--builder-python", python(STANDIN_ACT="nothing"))
     assert f"genai_config.json: {work / 'out.build.log'}" in said
 
 
@@ -251,7 +240,7 @@ def test_without_torch_the_error_gives_the_command_that_installs_it(
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setitem(interpreter.MODULES, "no_such_module", "no-such-package")
     monkeypatch.delitem(interpreter.MODULES, "torch")
-    said = mistake(source, work / "my out", "--builder-option", "block_size=64")
+    said = refused(source, work / "my out", "--builder-option", "block_size=64")
     assert re.search(r"The builder needs .*no-such-package, which (is|are) not installed in", said)
     assert sys.executable in said
     given = ["ort-aie", "compile", str(source), str(work / "my out")]
@@ -261,9 +250,9 @@ def test_without_torch_the_error_gives_the_command_that_installs_it(
 
 
 def test_a_path_that_is_not_a_python_is_named(source: Path, work: Path) -> None:
-    said = mistake(source, work / "out", "--builder-python", "/bin/false")
+    said = refused(source, work / "out", "--builder-python", "/bin/false")
     assert "/bin/false" in said
-    said = mistake(source, work / "out", "--builder-python", work / "nowhere")
+    said = refused(source, work / "out", "--builder-python", work / "nowhere")
     assert str(work / "nowhere") in said
 
 
@@ -303,7 +292,7 @@ def test_an_environment_without_the_builder_gets_it_from_pip(
 def test_pip_that_fails_is_shown_with_its_log(source: Path, work: Path, tmp_path: Path) -> None:
     environment = tmp_path / "env"
     pip_standin(environment, "echo 'ERROR: No matching distribution found for torch'; exit 1")
-    said = mistake(source, work / "out", "--builder-env", environment)
+    said = refused(source, work / "out", "--builder-env", environment)
     assert str(environment) in said
     assert "No matching distribution found for torch" in said
     assert environment.exists()  # it was there before
@@ -319,14 +308,14 @@ def test_a_new_environment_disappears_if_pip_fails(
         pip_standin(folder, "exit 1")
 
     monkeypatch.setattr(interpreter.venv, "create", create)
-    mistake(source, work / "out", "--builder-env", environment)
+    refused(source, work / "out", "--builder-env", environment)
     assert not environment.exists()
 
 
 def test_a_folder_that_is_not_an_environment_is_left_alone(source: Path, work: Path) -> None:
     (work / "mine").mkdir()
     (work / "mine" / "notes").write_text("mine")
-    said = mistake(source, work / "out", "--builder-env", work / "mine")
+    said = refused(source, work / "out", "--builder-env", work / "mine")
     assert "bin/python" in said
     assert (work / "mine" / "notes").exists()
 
@@ -341,13 +330,13 @@ def test_an_older_builder_is_named_with_its_version(
     )
     (older / "top_level.txt").write_text("onnxruntime_genai")
     with_older = python(PYTHONPATH=f"{STANDIN}:{older.parent}")
-    said = mistake(source, work / "out", "--builder-python", with_older)
+    said = refused(source, work / "out", "--builder-python", with_older)
     assert "0.9.2" in said
 
 
 def test_a_python_is_named_once(source: Path, work: Path) -> None:
     words = ("--builder-python", sys.executable, "--builder-env", work / "env")
-    assert "--builder-env" in mistake(source, work / "out", *words)
+    assert "--builder-env" in refused(source, work / "out", *words)
 
 
 def test_the_requirements_bring_each_module_that_is_looked_for() -> None:
@@ -374,7 +363,7 @@ def test_the_requirements_bring_each_module_that_is_looked_for() -> None:
 def test_an_option_that_the_builder_does_not_take_is_refused(
     source: Path, work: Path, option: str, message: str
 ) -> None:
-    assert message in mistake(source, work / "out", "--builder-option", option)
+    assert message in refused(source, work / "out", "--builder-option", option)
     assert list(work.iterdir()) == []
 
 
@@ -382,15 +371,15 @@ def test_an_option_is_given_once_and_may_have_its_old_name(
     source: Path, work: Path, python: Callable[..., Path]
 ) -> None:
     twice = ("--builder-option", "block_size=32") * 2
-    assert "block_size" in mistake(source, work / "out", *twice)
+    assert "block_size" in refused(source, work / "out", *twice)
     both = ("--builder-option", "block_size=32", "--builder-option", "int4_block_size=64")
-    assert "block_size" in mistake(source, work / "out", *both)
+    assert "block_size" in refused(source, work / "out", *both)
     old = ("--builder-option", "int4_block_size=32", "--builder-python", python())
     compiled(source, work / "out", *old)
 
 
 def test_options_of_checkpoints_are_refused_for_other_models(work: Path, tmp_path: Path) -> None:
-    said = mistake(LLAMA, work / "out", "--adapter", tmp_path)
+    said = refused(LLAMA, work / "out", "--adapter", tmp_path)
     assert "--adapter" in said
     assert str(LLAMA) in said
 

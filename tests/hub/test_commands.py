@@ -6,19 +6,17 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from checkpoints import checkpoint, python_with_builder, weights
+from commands import ort_aie, succeeded
 from hubs import Hub
 from model_folders import DATA
-from typer.testing import CliRunner
 
 import ort_aie_ep
 from ort_aie_ep import platforms, requirements
-from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.hub import fits
 from ort_aie_ep.hub.contents import Choice, File, Kind
@@ -29,16 +27,6 @@ from ort_aie_ep.running.templates import find_template
 
 LLAMA = DATA / "llama"
 GENERATED = ("import os", "--max-tokens", "4")
-
-
-def ort_aie(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def succeeded(*words: object) -> Any:
-    result = ort_aie(*words)
-    assert result.exit_code == 0, result.output
-    return result
 
 
 def entries(tmp_path: Path) -> list[Path]:

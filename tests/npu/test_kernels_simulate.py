@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from commands import ort_aie
 
-from ort_aie_ep.cli import app
-
+kernels = partial(ort_aie, "kernels")
 SHAPE = [f"--shape={item}" for item in ("N=512", "K=256", "bias=0")]
 
 
-def ort_aie(*words: object) -> Any:
-    return CliRunner().invoke(app, ["kernels", *(str(word) for word in words)])
-
-
 def test_simulate_reports_times_and_bytes() -> None:
-    result = ort_aie("simulate", "fused_dqp", "matvec", *SHAPE, "--json")
+    result = kernels("simulate", "fused_dqp", "matvec", *SHAPE, "--json")
     assert result.exit_code == 0, result.output
     (run,) = json.loads(result.stdout)
     assert run["read"] == 512 * 256 * 5 // 8 + 2 * 256
@@ -30,7 +25,7 @@ def test_simulate_reports_times_and_bytes() -> None:
 
 def test_simulate_writes_a_timeline(tmp_path: Path) -> None:
     trace = tmp_path / "run.json"
-    result = ort_aie("simulate", "fused_dqp", "matvec", *SHAPE, "--trace", trace)
+    result = kernels("simulate", "fused_dqp", "matvec", *SHAPE, "--trace", trace)
     assert result.exit_code == 0, result.output
     tracks = [
         e["args"]["name"] for e in json.loads(trace.read_text())["traceEvents"] if "args" in e
@@ -40,7 +35,7 @@ def test_simulate_writes_a_timeline(tmp_path: Path) -> None:
 
 def test_a_timeline_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     file = tmp_path / "nowhere" / "run.json"
-    result = ort_aie("simulate", "fused_dqp", "matvec", *SHAPE, "--trace", file)
+    result = kernels("simulate", "fused_dqp", "matvec", *SHAPE, "--trace", file)
     assert result.exit_code == 1
     assert f"{file}" in result.stderr
 
@@ -65,7 +60,7 @@ def test_a_timeline_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_named(words: list[str], message: str) -> None:
-    result = ort_aie("simulate", *words)
+    result = kernels("simulate", *words)
     assert result.exit_code != 0
     text = " ".join((result.output + str(result.exception)).split())
     assert message in text
