@@ -7,7 +7,7 @@ Each client has its tool loop: a question, a call, its result, an answer. It doe
 answers (loop), with streams (streamed), and with an answer of a type of its own (typed). The model
 is the demonstration model with a chat template: its calls and types are held to their schemas. The
 first answer must be a call (`tool_choice`), and the second one none. ollama's interface has no
-`tool_choice`, so there the call is of an earlier answer.
+`tool_choice`: there its JavaScript client calls beside a format, the others send an earlier call.
 
 The newest versions are installed into a temporary folder. The result is a table, with the fault in
 place of "works"; the program exits with 1 if there is one.

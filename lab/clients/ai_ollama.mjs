@@ -21,7 +21,8 @@ const how = {
 };
 let done;
 if (check === "streamed") done = streamText({ ...how, onError: ({ error }) => { throw error; } });
-else if (check === "typed") done = await generateText({ ...how, output: Output.object({ schema: Wall }) });
+else if (check === "typed")
+  done = await generateText({ ...how, tools: undefined, output: Output.object({ schema: Wall }) });
 else done = await generateText(how);
 assert(await done.text);
 assert((await done.usage).outputTokens);

@@ -38,7 +38,8 @@ how: dict[str, Any] = {
 if check == "streamed":
     answer = "".join(part.message.content or "" for part in client.chat(**how, stream=True))
 elif check == "typed":
-    answer = client.chat(**how, format=Wall.model_json_schema()).message.content or ""
+    typed = how | {"tools": None, "format": Wall.model_json_schema()}
+    answer = client.chat(**typed).message.content or ""
     Wall.model_validate_json(answer)
 else:
     answer = client.chat(**how).message.content or ""

@@ -293,12 +293,24 @@ class OllamaAnswer(Answer):
         said: dict[str, Any] = {"model": self._model, "created_at": _time(datetime.now(UTC))}
         thoughts = {"thinking": thought} if thought else {}
         if self._chat:
-            made = {"tool_calls": [self._call(block) for block in calls]} if calls else {}
+            whole = [self._call(block) for block in calls if not self._is_cut(block)]
+            made = {"tool_calls": whole} if whole else {}
             said["message"] = {"role": "assistant", "content": text, **thoughts, **made}
         else:
             said |= {"response": text, **thoughts}
         told = {"logprobs": told_in_chat(logprobs)["content"]} if logprobs else {}
         return {**said, "done": False, **told}
+
+    def _is_cut(self, block: Block) -> bool:
+        """Whether a limit cut a call, which nobody is to run then."""
+        usage = self.texts[0].usage
+        if usage is None or usage.finish_reason != "length":
+            return False
+        try:
+            json.loads(block.text)
+        except ValueError:
+            return True
+        return False
 
     def _call(self, block: Block) -> dict[str, Any]:
         at = self.texts[0].calls.index(block)

@@ -140,6 +140,15 @@ def test_thoughts_and_calls_are_pieces_of_a_stream() -> None:
     assert (whole.message.thinking, len(whole.message.tool_calls)) == ("Hm.", 2)
 
 
+def test_a_call_that_a_limit_cut_is_left_out() -> None:
+    answer = OllamaAnswer(Chat(model=NAME, messages=ASKED))
+    call = CallDelta(0, "c1", "look", '{"side": "le')
+    events = [Accepted(7), Piece(Delta(calls=(call,)), (), 1), Usage("length", 7, 0, 1)]
+    lines = [line for event in events for line in answer.take(0, event)]
+    assert [line["message"].get("tool_calls") for line in [*lines, answer.body()]] == [None] * 3
+    assert [line["done"] for line in lines] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("given", "options"),
     [
