@@ -68,7 +68,8 @@ def test_a_chat_streamed_or_not_is_the_same_as_openais(served: Served) -> None:
         "options": FEW | {"num_gpu": 1},
         "tool_choice": "auto",
     }
-    unasked = served.post("/api/chat", json=body | {"stream": False}).json()
+    # As litellm sends it: without a Content-Type.
+    unasked = served.post("/api/chat", content=json.dumps(body | {"stream": False})).json()
     assert unasked["message"]["content"] == whole.message.content
     other = {"temperature": 1, "seed": 3, "repeat_penalty": 1.5, "num_ctx": 4096}
     assert one.chat(NAME, messages=ASKED, options=FEW | other).message != whole.message
