@@ -102,10 +102,8 @@ class Offer:
 
 def offer_of(name: str, path: Path, compiled: Path | None) -> Offer:
     """The offer of what is at a path."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    if path.suffix.lower() == ".gguf":
-        files = parts_of(path)
-    size = sum(file.stat().st_size for file in files)
+    files = path.iterdir() if path.is_dir() else parts_of(path)
+    size = sum(file.stat().st_size for file in files if file.is_file())
     return Offer(name, path, compiled, size, path.stat().st_mtime)
 
 

@@ -639,6 +639,7 @@ def test_a_logger_says_no_more_than_its_lines_in_a_minute() -> None:
     [
         (["--host", "0.0.0.0"], "lets other machines in: add --api-key"),
         (["--api-key", "schlüssel"], "use ASCII"),
+        (["--models", "."], "give MODEL, which is then the only one, or --models"),
     ],
 )
 def test_options_that_cannot_be_say_why(model: Path, options: list[str], said: str) -> None:
