@@ -1,4 +1,4 @@
-"""Clients of OpenAI's interface, as they are published, with a running `ort-aie serve`.
+"""Clients of OpenAI's and ollama's interfaces, as they are published, with `ort-aie serve`.
 
     pip install '.[serve]' httpx openai      # and npm
     python lab/try_clients.py [CLIENT ...]
@@ -6,7 +6,8 @@
 Each client has its tool loop: a question, a call, its result, an answer. It does that with whole
 answers (loop), with streams (streamed), and with an answer of a type of its own (typed). The model
 is the demonstration model with a chat template: its calls and types are held to their schemas. The
-first answer must be a call (`tool_choice`), and the second one none.
+first answer must be a call (`tool_choice`), and the second one none. ollama's interface has no
+`tool_choice`: there the model calls beside a format, or the client sends an earlier call.
 
 The newest versions are installed into a temporary folder. The result is a table, with the fault in
 place of "works"; the program exits with 1 if there is one.
@@ -30,7 +31,10 @@ from servers import NAME, make_model, serving
 PROGRAMS = Path(__file__).parent / "clients"
 CHECKS = ("loop", "streamed", "typed")
 # `ai` wants a newer node than many machines have.
-NPM = ("node@24", "openai", "ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "zod")
+NPM = (
+    "node@24", "openai", "ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "ollama",
+    "ollama-ai-provider-v2", "zod",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,15 @@ CLIENTS = (
     Client("openai-python", ("openai_python.py",), ("openai",)),
     Client("pydantic-ai", ("pydantic_ai_agent.py",), ("pydantic-ai-slim[openai]",)),
     Client("langchain-openai", ("langchain_chat.py",), ("langchain-openai",)),
-    Client("litellm", ("litellm_sdk.py",), ("litellm",)),
+    Client("litellm", ("litellm_sdk.py", "openai"), ("litellm",)),
     Client("openai-npm", ("openai_npm.mjs",), ("openai",)),
     Client("ai-openai", ("vercel_ai.mjs", _OPENAI), ("ai", _OPENAI)),
     Client("ai-compatible", ("vercel_ai.mjs", _COMPATIBLE), ("ai", _COMPATIBLE)),
+    Client("ollama-python", ("ollama_python.py",), ("ollama",)),
+    Client("litellm-ollama", ("litellm_sdk.py", "ollama_chat"), ("litellm",)),
+    Client("llm-ollama", ("llm_ollama_model.py",), ("llm", "llm-ollama")),
+    Client("ollama-npm", ("ollama_npm.mjs",), ("ollama",)),
+    Client("ai-ollama", ("ai_ollama.mjs",), ("ai", "ollama-ai-provider-v2")),
 )
 
 

@@ -1,4 +1,4 @@
-"""`litellm`: python litellm_sdk.py URL MODEL CHECK."""
+"""`litellm` with one of its providers: python litellm_sdk.py PROVIDER URL MODEL CHECK."""
 
 from __future__ import annotations
 
@@ -26,17 +26,23 @@ SIDES = {
     "additionalProperties": False,
 }
 LOOK = {"name": "look", "description": "What is on one side.", "parameters": SIDES}
-url, name, check = sys.argv[1:]
+provider, url, name, check = sys.argv[1:]
 messages: list[Any] = [{"role": "user", "content": "Which wall is far?"}]
 
 
 def ask(choice: str) -> Any:
     """The model's message."""
     how: dict[str, Any] = {
-        "model": f"openai/{name}", "api_base": url, "api_key": "unused", "messages": messages,
-        "tools": [{"type": "function", "function": LOOK}], "tool_choice": choice,
-        "temperature": 0, "max_tokens": 60, "parallel_tool_calls": False, "num_retries": 0,
+        "model": f"{provider}/{name}", "api_base": url, "api_key": "unused", "messages": messages,
+        "tools": [{"type": "function", "function": LOOK}], "temperature": 0, "max_tokens": 60,
+        "num_retries": 0,
     }  # fmt: skip
+    if provider == "openai":
+        how |= {"tool_choice": choice, "parallel_tool_calls": False}
+    else:  # without a choice, the model calls the tool beside a format
+        how |= {"api_base": url.removesuffix("/v1"), "response_format": Wall}
+        if choice == "none":
+            del how["tools"]
     if check == "streamed":
         chunks = [*litellm.completion(**how, stream=True)]
         return litellm.stream_chunk_builder(chunks, messages=messages).choices[0].message

@@ -38,8 +38,6 @@ from ort_aie_ep.requirements import SERVER, require
 
 if TYPE_CHECKING:
     from ort_aie_ep.running.loop import Loop
-    from ort_aie_ep.running.prefixes import Keeping
-    from ort_aie_ep.runtime.sessions import Options
     from ort_aie_ep.serving.engine import Facts
 
 
@@ -200,23 +198,20 @@ def serve_command(
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with ExitStack() as stack:
         listener = stack.enter_context(_listening(host, port))
+        opening = partial(open_loop, options=options, slots=parallel, draft=draft, keeping=keeping)
         if folder is None:
-            settings = options, parallel, context, draft, keeping
 
-            def opening(offer: Offer) -> Callable[[], Loop]:
-                return partial(_open, offer.path, *settings)
+            def of(offer: Offer) -> Callable[[], Loop]:
+                return partial(_open, offer.path, opening, context, options.target)
 
-            shelf = Models(partial(offered, models), opening, queue, loaded)
+            shelf = Models(partial(offered, models), of, queue, loaded)
             shown = f"{len(offered(models))} models"
         else:
             model, guessing = stack.enter_context(
                 opened(folder, draft, draft_model, options.target)
             )
             with console.bar("open the model"):
-                one = partial(
-                    open_loop, model.folder, options, parallel, context,
-                    draft=draft, drafter=guessing, keeping=keeping,
-                )  # fmt: skip
+                one = partial(opening, model.folder, context=context, drafter=guessing)
                 engine = Engine(one, queue).open()
             shown = name or (folder.resolve().name if folder.exists() else folder.as_posix())
             offer = offer_of(shown, model.folder.path, model.folder.path)
@@ -258,26 +253,20 @@ def serve_command(
 
 
 def _open(
-    given: Path,
-    options: Options,
-    parallel: int,
-    context: int | None,
-    draft: int,
-    keeping: Keeping,
+    given: Path, opening: Callable[..., Loop], context: int | None, target: str | None
 ) -> Loop:
     """Opens a model that a request asks for, in its process, which keeps it."""
     from ort_aie_ep.compiler.cache import cache_folder
     from ort_aie_ep.compiler.cache_entries import use
     from ort_aie_ep.models.interface import context_length
-    from ort_aie_ep.running.loop import open_loop
 
     kept = ExitStack()
     atexit.register(kept.close)
     if given.parent == cache_folder() and (lock := use(given)):
         kept.enter_context(lock)  # else the entry could be removed
-    model, _ = kept.enter_context(opened(given, draft, None, options.target))
+    model, _ = kept.enter_context(opened(given, 0, None, target))
     longest = context and min(context, context_length(model.folder))
-    return open_loop(model.folder, options, parallel, longest, draft=draft, keeping=keeping)
+    return opening(model.folder, context=longest)
 
 
 def _on_stderr(logs: dict[str, Any]) -> dict[str, Any]:

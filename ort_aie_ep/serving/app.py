@@ -230,6 +230,7 @@ async def _generate(request: Request, body: ollama.Generate) -> Response:
 async def _of_ollama(request: Request, body: ollama.Chat | ollama.Generate) -> Response:
     server = _server(request)
     offer = await server.models.known(body.model)
+    body.model = body.model or offer.name
     answer = ollama.OllamaAnswer(body)
     turns = [body.turn(server.max_tokens)] if body.asks else []
     if body.keep_alive == 0 and not turns:

@@ -100,8 +100,11 @@ class Gate:
         if int(headers.get("content-length", 0)) > self._most:
             raise self._too_long()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        # A page of another site can send forms and text without a CORS preflight, but not JSON.
-        if scope["method"] == "POST" and kind != "application/json":
+        # A page of another site can send forms, text and what has no type without a CORS preflight,
+        # but not JSON. litellm sends ollama's bodies without a type, and not from a page.
+        if not kind and not {*headers} & {"origin", "sec-fetch-site"}:
+            scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
+        elif scope["method"] == "POST" and kind != "application/json":
             raise _RefusedError(
                 415, f"the Content-Type must be application/json, got {kind or 'none'}"
             )

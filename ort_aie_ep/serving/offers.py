@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -101,10 +102,8 @@ class Offer:
 
 def offer_of(name: str, path: Path, compiled: Path | None) -> Offer:
     """The offer of what is at a path."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    if path.suffix.lower() == ".gguf":
-        files = parts_of(path)
-    size = sum(file.stat().st_size for file in files)
+    files = path.iterdir() if path.is_dir() else parts_of(path)
+    size = sum(file.stat().st_size for file in files if file.is_file())
     return Offer(name, path, compiled, size, path.stat().st_mtime)
 
 
@@ -116,17 +115,22 @@ def offered(more: Path | None) -> list[Offer]:
     for name, path in _inside(more) if more else ():
         made = kept.get(str(path.absolute()))
         compiled = made.folder if made else path if path.is_dir() else None
-        found[name] = offer_of(name, path, compiled)
+        with suppress(OSError):  # it is being removed
+            found[name] = offer_of(name, path, compiled)
     for name, entry in reversed(kept.items()):
         if find_name(name) and name not in found:
-            at = entry.folder
-            found[name] = Offer(name, at, at, entry.bytes, at.stat().st_mtime)
+            with suppress(OSError):
+                found[name] = offer_of(name, entry.folder, entry.folder)
     return [*found.values()]
 
 
 def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
     """Names and paths of the models in a folder: files that are one, and folders with one."""
-    for path in sorted(folder.iterdir()):
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError:  # it was there when the server started
+        return
+    for path in inside:
         if path.is_dir() and not path.name.startswith("."):
             files = [file for file in path.iterdir() if _is_model(file)]
             if is_checkpoint(path) or any(path.glob("*.onnx")):

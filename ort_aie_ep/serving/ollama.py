@@ -1,4 +1,7 @@
-"""ollama's interface: /api/chat, /api/generate, and what its clients ask about models."""
+"""ollama's interface: /api/chat, /api/generate, and what its clients ask about models.
+
+Fields that are not known are ignored, as ollama does: clients send some that it does not have.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.running.answers.messages import arguments_of
@@ -65,11 +68,7 @@ Keep = Annotated[float | None, BeforeValidator(_seconds)]
 class Options(Sampled):
     """`options`. The context is the server's, whatever `num_ctx` says."""
 
-    ignored = frozenset({
-        "draft_num_predict", "f16_kv", "low_vram", "main_gpu", "mirostat_eta", "mirostat_tau",
-        "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa", "penalize_newline",
-        "repeat_last_n", "use_mlock", "use_mmap", "vocab_only",
-    })  # fmt: skip
+    model_config = ConfigDict(extra="ignore")
     only: ClassVar = {"mirostat": (0,), "tfs_z": (1,), "typical_p": (1,)}
     seed: int | None = None
     top_k: int | None = Field(default=None, ge=-1)
@@ -92,7 +91,7 @@ class Options(Sampled):
 class _Asked(Fields):
     """What both kinds of request have."""
 
-    ignored = frozenset({"shift", "truncate"})
+    model_config = ConfigDict(extra="ignore")
     model: str = ""
     stream: bool = True
     options: Options = Field(default_factory=Options)
@@ -294,12 +293,24 @@ class OllamaAnswer(Answer):
         said: dict[str, Any] = {"model": self._model, "created_at": _time(datetime.now(UTC))}
         thoughts = {"thinking": thought} if thought else {}
         if self._chat:
-            made = {"tool_calls": [self._call(block) for block in calls]} if calls else {}
+            whole = [self._call(block) for block in calls if not self._is_cut(block)]
+            made = {"tool_calls": whole} if whole else {}
             said["message"] = {"role": "assistant", "content": text, **thoughts, **made}
         else:
             said |= {"response": text, **thoughts}
         told = {"logprobs": told_in_chat(logprobs)["content"]} if logprobs else {}
         return {**said, "done": False, **told}
+
+    def _is_cut(self, block: Block) -> bool:
+        """Whether a limit cut a call, which nobody is to run then."""
+        usage = self.texts[0].usage
+        if usage is None or usage.finish_reason != "length":
+            return False
+        try:
+            json.loads(block.text)
+        except ValueError:
+            return True
+        return False
 
     def _call(self, block: Block) -> dict[str, Any]:
         at = self.texts[0].calls.index(block)
@@ -327,7 +338,7 @@ class OllamaAnswer(Answer):
 class Show(Fields):
     """The body of /api/show."""
 
-    ignored = frozenset({"options", "system", "template", "verbose"})
+    model_config = ConfigDict(extra="ignore")
     model: str = Field(default="", validation_alias=AliasChoices("model", "name"))
 
 

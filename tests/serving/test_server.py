@@ -385,7 +385,11 @@ def test_every_refusal_is_an_error_of_the_interface(served: Served) -> None:
         (400, "not 'example.org'", {"headers": JSON | {"Host": "example.org"}}),
         (413, "larger than 1179648 bytes", huge),
         (413, "larger than 1179648 bytes", huge | {"content": iter([huge["content"]])}),
-        (415, "must be application/json, got none", {"content": b"{}"}),
+        (
+            415,
+            "must be application/json, got none",
+            {"content": b"{}", "headers": {"Origin": "https://example.org"}},
+        ),
         (415, "got application/x-www-form-urlencoded", {"data": {"a": "b"}}),
         (400, "more than 100 levels", {"content": DEEP, "headers": JSON}),
     ):
@@ -640,6 +644,7 @@ def test_a_logger_says_no_more_than_its_lines_in_a_minute() -> None:
     [
         (["--host", "0.0.0.0"], "lets other machines in: add --api-key"),
         (["--api-key", "schlüssel"], "use ASCII"),
+        (["--models", "."], "give MODEL, which is then the only one, or --models"),
     ],
 )
 def test_options_that_cannot_be_say_why(model: Path, options: list[str], said: str) -> None:
