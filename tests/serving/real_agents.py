@@ -45,6 +45,13 @@ def served(model: Path) -> Iterator[Served]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def cutting(model: Path) -> Iterator[Served]:
+    """A server that cuts long answers."""
+    with serving(model, "--max-tokens", "40") as served:
+        yield served
+
+
 def installed(agent: Agent) -> str:
     """The folder of its commands."""
     folder = INSTALLED / re.sub(r"\W+", "-", " ".join(agent.packages)).strip("-")
@@ -139,8 +146,10 @@ class TestAgent:
             assert cached > 0.4 * tokens
         said = home.run(agent.go_on or agent.begin, SECOND if agent.go_on else agent.text)
         assert ("A second turn." if agent.go_on else agent.told) in said
-        # Some clients ask for a title or a summary too, by another prompt.
-        assert prompts(counted(served) - called)[2] > 0.8 * tokens / texts
+        # Some clients ask for a title or a summary too, by another prompt. The one without tools,
+        # aider, puts the conversation before other texts.
+        again = 0.8 if agent.call else 0.5
+        assert prompts(counted(served) - called)[2] > again * tokens / texts
 
     def test_its_end_ends_its_text(self, agent: Agent, served: Served, tmp_path: Path) -> None:
         home = Home(agent, served, tmp_path)
@@ -160,9 +169,10 @@ class TestAgent:
 
 
 @pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent.go_on], ids=lambda a: a.name)
-def test_a_cut_turn_is_taken_back(agent: Agent, model: Path, tmp_path: Path) -> None:
-    with serving(model, "--max-tokens", "40") as served:
-        home = Home(agent, served, tmp_path)
-        home.run(agent.begin, ENDLESS)
-        assert counted(served)['texts_total{end="length"}'] > 0
-        assert "A second turn." in home.run(agent.go_on, SECOND)
+def test_a_cut_turn_is_taken_back(agent: Agent, cutting: Served, tmp_path: Path) -> None:
+    home = Home(agent, cutting, tmp_path)
+    name = 'texts_total{end="length"}'
+    before = counted(cutting)[name]
+    home.run(agent.begin, ENDLESS)
+    assert counted(cutting)[name] > before
+    assert "A second turn." in home.run(agent.go_on, SECOND)
