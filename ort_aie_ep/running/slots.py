@@ -26,6 +26,8 @@ from ort_aie_ep.runtime.sessions import Options, open_session
 
 # Where a larger context was not measured, and where memory does not say what it has.
 CONTEXT = 4096
+# Of slots that have nothing in common.
+_APART = "each text's token is a call of its own, and no text shares another one's beginning"
 # Of models that do not rewind.
 WHY_NOT_BACK = "it has states, or caches that keep the last tokens only (sliding_window_cache)"
 Hidden = npt.NDArray[Any]
@@ -164,7 +166,7 @@ class Separate:
 
     def __init__(self, decoders: list[Decoder], why: str) -> None:
         self._decoders, self.unshared = decoders, why
-        self.note = f"{why}: each text's token is a call of its own"
+        self.note = f"{why}: {_APART}"
         self.count = len(decoders)
         self.vocabulary, self.every_row = decoders[0].vocabulary, decoders[0].every_row
         self.context, self.token_bytes = decoders[0].capacity, decoders[0].token_bytes
@@ -196,7 +198,7 @@ class GenaiSlots:
     together = every_row = undoes = False
     hidden = None
     unshared = "onnxruntime-genai runs it"
-    note = f"{unshared}: each text's token is a call of its own"
+    note = f"{unshared}: {_APART}"
 
     def __init__(self, folder: ModelFolder, options: Options, count: int, context: int) -> None:
         """Opens the model.
