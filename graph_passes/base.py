@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from ort_aie_ep import _native
 from ort_aie_ep.graph_passes.walk import is_op, node_label
+from ort_aie_ep.graph_passes.work import Work
 
 if TYPE_CHECKING:
     from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers
@@ -66,10 +67,14 @@ class Report:
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
     layers: FloatLayers | None = None
 
-    def replaced(self, node: ir.Node, becomes: str, body: str = "", weight_bytes: int = 0) -> None:
+    def replaced(
+        self, node: ir.Node, becomes: str, body: str = "", work: Work | None = None
+    ) -> None:
         """Notes that `node` became an aie.* op."""
-        label = node_label(node)
-        self.outcomes[label] = NodeOutcome(label, node.op_type, becomes, "", body, weight_bytes)
+        label, work = node_label(node), work or Work()
+        self.outcomes[label] = NodeOutcome(
+            label, node.op_type, becomes, "", body, work.weight_bytes, work.token_bytes
+        )
 
     def fused(self, node: ir.Node, becomes: str) -> None:
         """Notes that `node`, perhaps an aie.* op already, became part of an aie.* op."""

@@ -57,6 +57,8 @@ _SHOWN = {ir.DataType.FLOAT, ir.DataType.FLOAT16} | _INTEGERS
 LOGITS = "logits"  # the name of an output
 # Attributes that depend on what the graph has around a node.
 BY_GRAPH = frozenset({"float32_products", "logits"})
+# Their later results have a shape that ONNX Runtime infers.
+OTHER_SHAPES = frozenset({"CausalConv", "Split"})
 _KINDS: dict[ir.AttributeType, Callable[[ir.Attr], Any]] = {
     ir.AttributeType.INT: lambda attr: attr.as_int(),
     ir.AttributeType.FLOAT: lambda attr: attr.as_float(),
@@ -162,7 +164,7 @@ def _plan_graph(
             node = view.nodes[item["places"][0]]
             if node.domain != DOMAIN:
                 body = bodies.get(node.name or "", "")
-                report.replaced(node, f"{DOMAIN}.{item['op']}", body, work_of(node).weight_bytes)
+                report.replaced(node, f"{DOMAIN}.{item['op']}", body, work_of(node))
         if whole:
             view.replace(nodes, view.plan_node(region, number))
         elif nodes[0].domain != DOMAIN or not BY_GRAPH.isdisjoint(items[0]["attributes"]):
@@ -306,8 +308,11 @@ class _View:
         self._set_outputs(node, step["writes"])
         first_input = node.inputs[0]
         for value in node.outputs[1:]:  # a sum has the type and shape of its terms
-            if first_input is not None and (value.type is None or value.shape is None):
-                value.type, value.shape = first_input.type, first_input.shape
+            if first_input is None or step["op"] == "LinearAttention":
+                continue
+            value.type = value.type or first_input.type
+            if value.shape is None and step["op"] not in OTHER_SHAPES:
+                value.shape = first_input.shape
         return node
 
     def plan_node(self, region: _GraphRegion, number: int) -> ir.Node:

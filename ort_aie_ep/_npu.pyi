@@ -44,6 +44,8 @@ def why_not_experts(
     int8: bool = False,
     overlays: Set[str],
 ) -> str: ...
+def why_not_move() -> str: ...
+def why_not_recurrence() -> str: ...
 def why_not_cast() -> str: ...
 def why_not_projection(
     *,
@@ -58,7 +60,7 @@ def why_not_vector(
     *,
     rows: int | None,
     k: int,
-    activation: str = "",  # aie.Activation's attribute function; "multiply" for aie.Mul
+    activation: str = "",  # aie.Activation's attribute function; "multiply" for aie.Mul, "swiglu"
     gated: bool = False,  # aie.GatedRMSNorm
     overlays: Set[str],
 ) -> str: ...

@@ -33,20 +33,13 @@ NO_CONTEXT = {"phi4mini"}
 # Operators left on the CPU EP, in addition to those that compute lengths from the mask. Phi's
 # norms are not RMS norms, and one reads the embedding.
 LEFT = {
-    "lfm2": {"Mul", "Split", "Transpose", "com.microsoft.CausalConvWithState"},
     # The router computes its choice and weights by operators of its own.
     "lfm2_moe": {
-        "Add", "Clip", "Concat", "ConstantOfShape", "Div", "Exp", "GatherElements", "Log", "MatMul",
-        "Mul", "Neg", "Reciprocal", "ReduceSum", "Reshape", "ScatterElements", "Shape", "Slice",
-        "Split", "TopK", "Transpose", "com.microsoft.CausalConvWithState",
+        "Add", "Clip", "Concat", "ConstantOfShape", "Div", "Exp", "GatherElements", "Log", "Mul",
+        "Neg", "Reciprocal", "ReduceSum", "Reshape", "ScatterElements", "Shape", "Slice", "TopK",
     },
     "phi": {"Gather", "LayerNormalization", "com.microsoft.SkipLayerNormalization"},
     "phi4mini": {"Greater", "If"},
-    "qwen3_5": {
-        "LpNormalization", "MatMul", "Mul", "Reshape", "Split", "Transpose",
-        "com.microsoft.CausalConvWithState", "com.microsoft.LinearAttention",
-        "com.microsoft.LinearAttentionGate",
-    },
 }  # fmt: skip
 
 # Norms and windows of layers, a plain one, several plans.

@@ -82,6 +82,15 @@ def _selection(node: ir.Node, overlays: Set[str]) -> Verdict:
     return Verdict(sometimes=_npu.why_not_gather())
 
 
+def _move(node: ir.Node, overlays: Set[str]) -> Verdict:
+    """Within a plan, often there is nothing to do."""
+    return Verdict(sometimes=_npu.why_not_move())
+
+
+def _recurrence(node: ir.Node, overlays: Set[str]) -> Verdict:
+    return Verdict(_npu.why_not_recurrence())
+
+
 def _vector(node: ir.Node, overlays: Set[str]) -> Verdict:
     function = node.attributes.get("function")
     activation = function.as_string() if function is not None else ""
@@ -89,7 +98,7 @@ def _vector(node: ir.Node, overlays: Set[str]) -> Verdict:
         partial(
             _npu.why_not_vector,
             k=_int(node, "K", 0) or _widest(node),
-            activation="multiply" if node.op_type == "Mul" else activation,
+            activation={"Mul": "multiply", "SwiGLU": "swiglu"}.get(node.op_type, activation),
             gated=node.op_type == "GatedRMSNorm",
             overlays=overlays,
         )
@@ -121,12 +130,20 @@ _JUDGES: Mapping[str, Callable[[ir.Node, Set[str]], Verdict]] = {
     "FlowAttention": _attention,
     "RMSNorm": _vector,
     "GatedRMSNorm": _vector,
+    "SwiGLU": _vector,
     "Add": _vector,
     "Mul": _vector,
     "Activation": _vector,
     "Gather": _gather,
     "Cast": _cast,
     "SelectRows": _selection,
+    "Reshape": _move,
+    "Split": _move,
+    "Transpose": _move,
+    "CausalConv": _recurrence,
+    "LinearAttention": _recurrence,
+    "LinearAttentionGate": _recurrence,
+    "NarrowMatMul": _recurrence,
     "GEMM": _projection,
     "GatedGEMM": _projection,
 }

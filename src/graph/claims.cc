@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -59,7 +60,7 @@ class Claims {
   std::vector<Item> Each() {
     std::vector<Item> items;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      InferReshape(graph_, graph_.nodes[i]);
+      InferMove(graph_, graph_.nodes[i]);
       items.push_back(ItemOf(static_cast<int>(i)));
       InferShapes(graph_, items.back().step);
     }
@@ -466,6 +467,16 @@ class Claims {
       ClaimNorm(its, item, its.input(1), its.input(2), 3, 1e-12f);
     } else if (its.Is(kMicrosoft, "GatedRMSNorm")) {
       ClaimGatedNorm(its, item);
+    } else if (its.op_type == "CausalConvWithState") {
+      ClaimConv(its, item);
+    } else if (its.op_type == "LinearAttention") {
+      ClaimLinearAttention(its, item);
+    } else if (its.Is(kMicrosoft, "LinearAttentionGate")) {
+      ClaimGate(its, item);
+    } else if (its.op_type == "SwiGLU") {
+      ClaimSwiglu(its, item);
+    } else if (its.Is("", "MatMul")) {
+      ClaimNarrow(its, item);
     } else if (its.Is("", "Add") || its.Is("", "Mul")) {
       ClaimBinary(its, item);
     } else if (its.Is("", "Gather")) {
@@ -474,6 +485,11 @@ class Claims {
       ClaimCast(its, item);
     } else if (its.Is("", "GatherND")) {
       ClaimSelection(its, item);
+    } else if (its.domain == kMicrosoft && kElsewhere.contains(its.op_type)) {
+      item.why_not = Concat("ONNX Runtime has no ", its.op_type,
+                            " on the CPU, so there is nothing to hold a step against");
+    } else if (its.Is(kMicrosoft, "GatedDeltaNet")) {
+      item.why_not = "its state is (value, key); a step has LinearAttention's, (key, value)";
     } else if (const std::string function = FunctionOf(its); !function.empty()) {
       if (!IsFloatNumber(value(its.input(0)).type)) return;
       Become(item, "Activation", {its.input(0)}, {its.output(0)});
@@ -481,8 +497,20 @@ class Claims {
     }
   }
 
+  // Operators of ONNX Runtime 1.32 that it has no kernel for on the CPU.
+  inline static const std::set<std::string_view> kElsewhere = {"ConvStateReplay",
+                                                               "GatedDeltaNetStateReplay",
+                                                               "Mamba2Verify",
+                                                               "MatMulNBitsQLoRA",
+                                                               "RMSNormRotary",
+                                                               "SpeculativePrefixCommit",
+                                                               "VarlenCausalConvWithState"};
+
   static std::string FunctionOf(const Node& its) {
     if (its.Is("", "Sigmoid")) return "sigmoid";
+    if (its.Is("", "LpNormalization")) {
+      return its.Int("axis", -1) == -1 && its.Int("p", 2) == 2 ? "unit" : "";
+    }
     if (its.Is("", "Gelu")) {
       const std::string approximate = its.String("approximate", "none");
       return approximate == "tanh" ? "gelu_tanh" : approximate == "none" ? "gelu" : "";
@@ -568,6 +596,136 @@ class Claims {
       return Concat("its activation is ", activation, "; a step has silu, swish or sigmoid");
     }
     return "";
+  }
+
+  // --- recurrences ---
+
+  // Whether these have one type, which a step has; absent ones do not count.
+  bool OfOneType(std::initializer_list<int> values) const {
+    const int64_t type = value(*values.begin()).type;
+    return IsFloatNumber(type) && std::ranges::all_of(values, [&](int index) {
+             return index == kAbsent || value(index).type == type;
+           });
+  }
+  bool HasRank(int index, size_t rank) const {
+    return value(index).shape && value(index).shape->size() == rank;
+  }
+  static constexpr char kOneType[] = "its inputs are not of one type of float, float16 or bfloat16";
+
+  void ClaimConv(const Node& its, Item& item) const {
+    item.why_not = WhyNotConv(its);
+    if (!item.why_not.empty()) return;
+    Become(item, "CausalConv", its.inputs, {its.output(0), its.output(1)});
+    item.step.ints["taps"] = graph_.FixedDim(its.input(1), 2);
+    const std::string activation = its.String("activation", "none");
+    item.step.strings["activation"] = activation == "none" ? "none" : "silu";
+  }
+
+  std::string WhyNotConv(const Node& its) const {
+    for (const auto& [name, usual] : {std::pair("ndim", 1),
+                                      {"dilation", 1},
+                                      {"channels_last", 0},
+                                      {"state_window", 0},
+                                      {"state_update_capacity", 0},
+                                      {"state_channels_last", -1},
+                                      {"state_length", 0},
+                                      {"input_channels", 0},
+                                      {"input_channel_offset", 0}}) {
+      const int64_t given = its.Int(name, usual);
+      if (given != usual) return Concat("its ", name, " is ", given, "; a step has ", usual);
+    }
+    const std::string activation = its.String("activation", "none");
+    if (activation != "none" && activation != "silu" && activation != "swish") {
+      return Concat("its activation is ", activation, "; a step has none, silu or swish");
+    }
+    if (!OfOneType({its.input(0), its.input(1), its.input(2), its.input(3)})) return kOneType;
+    if (!HasRank(its.input(0), 3) || !HasRank(its.input(1), 3) ||
+        graph_.FixedDim(its.input(1), 2) < 1) {
+      return "the shape of its input or of its kernel is not known";
+    }
+    return "";
+  }
+
+  void ClaimLinearAttention(const Node& its, Item& item) const {
+    item.why_not = WhyNotLinearAttention(its);
+    if (!item.why_not.empty()) return;
+    const std::string rule = its.String("update_rule", "gated_delta");
+    const bool decays = rule.starts_with("gated"), learns = rule.ends_with("delta");
+    Become(item, "LinearAttention",
+           {its.input(0), its.input(1), its.input(2), its.input(3), decays ? its.input(4) : kAbsent,
+            learns ? its.input(5) : kAbsent},
+           {its.output(0), its.output(1)});
+    for (const char* heads : {"q_num_heads", "kv_num_heads"}) {
+      item.step.ints[heads] = its.Int(heads, 0);
+    }
+    item.step.floats["scale"] = its.Float("scale", 0.0f);
+  }
+
+  std::string WhyNotLinearAttention(const Node& its) const {
+    const std::string rule = its.String("update_rule", "gated_delta");
+    if (rule != "linear" && rule != "gated" && rule != "delta" && rule != "gated_delta") {
+      return Concat("its update_rule is ", rule);
+    }
+    if (its.Int("state_window", 0) != 0) {
+      return Concat("its state_window is ", its.Int("state_window", 0), "; a step has 0");
+    }
+    if ((rule.starts_with("gated") && its.input(4) == kAbsent) ||
+        (rule.ends_with("delta") && its.input(5) == kAbsent)) {
+      return Concat("its decay or beta is missing, which ", rule, " has");
+    }
+    const int64_t q = its.Int("q_num_heads", 0), kv = its.Int("kv_num_heads", 0);
+    if (q < 1 || kv < 1 || std::max(q, kv) % std::min(q, kv) != 0) {
+      return Concat("neither of its heads, ", q, " and ", kv, ", is a multiple of the other");
+    }
+    if (!OfOneType({its.input(0), its.input(1), its.input(2), its.input(4), its.input(5)})) {
+      return kOneType;
+    }
+    if (its.input(3) != kAbsent && !IsFloatNumber(value(its.input(3)).type)) {
+      return Concat("its state is ", TypeName(value(its.input(3)).type));
+    }
+    return "";
+  }
+
+  void ClaimGate(const Node& its, Item& item) const {
+    const bool right = OfOneType({its.input(0), its.input(3)}) &&
+                       value(its.input(1)).type == kOnnxFloat &&
+                       value(its.input(2)).type == kOnnxFloat;
+    if (!right) {
+      item.why_not = kOneType;
+      return;
+    }
+    Become(item, "LinearAttentionGate", its.inputs, {its.output(0), its.output(1)});
+  }
+
+  // ONNX's, of opset 28, and com.microsoft's, which can do more.
+  void ClaimSwiglu(const Node& its, Item& item) const {
+    const char* alpha = its.domain.empty() ? "alpha" : "activation_alpha";
+    if (its.input(1) == kAbsent) {
+      item.why_not = "its gate and its up are one tensor";
+    } else if (its.Float(alpha, 1.0f) != 1.0f) {
+      item.why_not = Concat("its ", alpha, " is ", its.Float(alpha, 1.0f), "; a step has 1");
+    } else if (its.Float("limit", 0.0f) > 0 || its.Float("activation_beta", 0.0f) != 0 ||
+               its.Int("round_activation", 0) != 0) {
+      item.why_not = "it has a limit, an activation_beta or a round_activation";
+    } else if (!OfOneType({its.input(0), its.input(1)})) {
+      item.why_not = kOneType;
+    } else {
+      Become(item, "SwiGLU", {its.input(0), its.input(1)}, {its.output(0)});
+    }
+  }
+
+  // A wider one is quantised, or left.
+  void ClaimNarrow(const Node& its, Item& item) const {
+    const Value &a = value(its.input(0)), &weights = value(its.input(1));
+    if (!weights.constant || weights.constant.shape.size() != 2 || !a.shape || a.shape->empty()) {
+      return;
+    }
+    const int64_t k = weights.constant.shape[0], n = weights.constant.shape[1];
+    if (!OfOneType({its.input(0), its.input(1)}) || a.shape->back().value != k) return;
+    if (k < 1 || n < 1 || n > kMostNarrowColumns) return;
+    Become(item, "NarrowMatMul", {its.input(0), its.input(1)}, {its.output(0)});
+    item.step.ints["K"] = k;
+    item.step.ints["N"] = n;
   }
 
   static std::string Dims(const std::vector<Dim>& shape) {

@@ -23,4 +23,7 @@ void MarkLogits(Steps& steps);
 // All of them, in their order.
 void FuseAll(Steps& steps);
 
+// After that: what is left of Reshape, Split and Transpose becomes steps.
+void TakeMoves(Steps& steps);
+
 }  // namespace ort_aie::graph

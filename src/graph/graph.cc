@@ -74,6 +74,14 @@ std::string Graph::LabelOf(const Node& node) const {
   return node.op_type + " -> " + value(node.output(0)).name;
 }
 
+std::optional<std::vector<int64_t>> Integers(const Value& value) {
+  const Tensor& constant = value.constant;
+  const bool is_list = constant.type == DataType::kInt64 && constant.shape.size() == 1;
+  if (!is_list || constant.data == nullptr) return std::nullopt;
+  const auto* first = constant.as<int64_t>();
+  return std::vector(first, first + constant.bytes / int64_t{sizeof(int64_t)});
+}
+
 const char* TypeName(int64_t type) {
   static constexpr const char* kNames[] = {
       "of unknown type", "FLOAT",    "UINT8",        "INT8",           "UINT16",

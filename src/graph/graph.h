@@ -72,6 +72,9 @@ struct Graph {
   std::string LabelOf(const Node& node) const;
 };
 
+// The elements of a constant vector, if they are int64 and available.
+std::optional<std::vector<int64_t>> Integers(const Value& value);
+
 // The ONNX name of a type, such as FLOAT or UINT8; else "of another type".
 const char* TypeName(int64_t type);
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-#include "base/size.h"
+#include "ops/sizes.h"
 
 namespace ort_aie::graph {
 namespace {
@@ -28,44 +28,51 @@ void Fill(Value& value, const std::vector<Dim>& inferred) {
   }
 }
 
-// The dimensions of `source` in other sizes, of which one may be -1; none if they are not known.
-std::optional<std::vector<Dim>> Reshaped(const std::vector<Dim>& source,
-                                         std::span<const int64_t> sizes) {
-  std::vector<Dim> result;
-  Size others = 1, rest = 1;  // of the sizes, and of the dimensions that they replace
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] < -1 || (sizes[i] == 0 && i >= source.size())) return std::nullopt;
-    result.push_back(sizes[i] == 0 ? source[i] : Dim{sizes[i]});
-    if (sizes[i] > 0) others = others * sizes[i];
-  }
-  const auto open = std::ranges::find(sizes, -1);
-  if (open == sizes.end()) return result;
-  for (size_t i = 0; i < source.size(); ++i) {
-    if (i < sizes.size() && sizes[i] == 0) continue;
-    if (source[i].value < 1) return std::nullopt;
-    rest = rest * source[i].value;
-  }
-  if (!rest.InRange() || !others.InRange()) return std::nullopt;
-  const int64_t all = rest.As("a dimension"), given = others.As("a dimension");
-  if (all % given != 0) return std::nullopt;
-  result[static_cast<size_t>(open - sizes.begin())] = {all / given};
-  return result;
-}
-
 }  // namespace
 
-void InferReshape(Graph& graph, const Node& node) {
-  if (!node.Is("", "Reshape") || node.Int("allowzero", 0) != 0) return;
+void InferMove(Graph& graph, const Node& node) {
+  if (!node.domain.empty() || node.output(0) == kAbsent) return;
   const auto source = Known(graph.value(node.input(0)));
-  const Tensor& sizes = graph.value(node.input(1)).constant;
-  if (!source || node.output(0) == kAbsent) return;
-  if (sizes.type != DataType::kInt64 || sizes.data == nullptr || sizes.shape.size() != 1) return;
-  const auto count = static_cast<size_t>(sizes.bytes) / sizeof(int64_t);
-  const auto inferred = Reshaped(source->dims, {sizes.as<int64_t>(), count});
-  if (!inferred) return;
-  Value& value = graph.values[static_cast<size_t>(node.output(0))];
-  if (value.type == 0) value.type = source->type;
-  Fill(value, *inferred);
+  if (!source) return;
+  const auto set = [&](int index, const std::vector<Dim>& inferred) {
+    Value& value = graph.values[static_cast<size_t>(index)];
+    if (value.type == 0) value.type = source->type;
+    Fill(value, inferred);
+  };
+  const auto sizes = Integers(graph.value(node.input(1)));
+  if (node.op_type == "Reshape" && node.Int("allowzero", 0) == 0 && sizes) {
+    if (const auto inferred = Reshaped(source->dims, *sizes)) set(node.output(0), *inferred);
+  } else if (node.op_type == "Transpose" && SwapsTokens(node, source->dims.size())) {
+    std::vector<Dim> dims = source->dims;
+    std::swap(dims[1], dims[2]);
+    set(node.output(0), dims);
+  } else if (node.op_type == "Split") {
+    const auto rank = static_cast<int64_t>(source->dims.size());
+    const int64_t given = node.Int("axis", 0), axis = given < 0 ? given + rank : given;
+    if (axis < 0 || axis >= rank) return;
+    const auto parts = static_cast<int64_t>(node.outputs.size());
+    const int64_t whole = source->dims[static_cast<size_t>(axis)].value;
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.input(1) != kAbsent ? !sizes || sizes->size() != node.outputs.size()
+                                   : node.Has("split") || whole < 1 || whole % parts != 0) {
+        return;
+      }
+      std::vector<Dim> dims = source->dims;
+      dims[static_cast<size_t>(axis)] = {sizes ? (*sizes)[i] : whole / parts};
+      if (node.outputs[i] != kAbsent) set(node.outputs[i], dims);
+    }
+  }
+}
+
+bool SwapsTokens(const Node& node, size_t rank) {
+  const auto perm = node.attributes.find("perm");
+  if (perm == node.attributes.end() || rank < 3) return false;
+  const auto* order = std::get_if<std::vector<int64_t>>(&perm->second);
+  if (order == nullptr || order->size() != rank) return false;
+  for (size_t i = 0; i < rank; ++i) {
+    if ((*order)[i] != static_cast<int64_t>(i == 1 ? 2 : i == 2 ? 1 : i)) return false;
+  }
+  return true;
 }
 
 void InferShapes(Graph& graph, const Recipe::Step& step) {

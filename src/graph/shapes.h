@@ -13,7 +13,10 @@ namespace ort_aie::graph {
 // the name.
 void InferShapes(Graph& graph, const Recipe::Step& step);
 
-// The same for the result of a Reshape to constant sizes.
-void InferReshape(Graph& graph, const Node& node);
+// The same for the results of a Reshape to constant sizes, of a Split and of a Transpose.
+void InferMove(Graph& graph, const Node& node);
+
+// Whether a Transpose only makes the second and the third dimension change places.
+bool SwapsTokens(const Node& node, size_t rank);
 
 }  // namespace ort_aie::graph

@@ -5,8 +5,10 @@
 //   B  of A's type: A's shape, or (K), or a single value. (K) and the value may have leading
 //      dimensions of 1, up to A's rank; the value may have rank 0
 //   Y  as A
+// aie.SwiGLU(A, B) -> Y = silu(A) * B, B of A's type and shape
 // aie.Activation(A) -> Y
-//   attribute function  "silu", "gelu", "gelu_tanh" or "sigmoid"; gelu is the one with erf
+//   attribute function  "silu", "gelu", "gelu_tanh" or "sigmoid"; gelu is the one with erf. "unit"
+//                       divides each row of the last dimension by its length, a zero one by 1
 // Attribute of all of them: format.
 #include <algorithm>
 
@@ -53,12 +55,17 @@ class Elementwise final : public Op {
     ElementwiseStep step = {};
     step.function = function_;
     const int64_t count = ElementCount(a.shape).As("input A");
-    if (function_ == Function::kAdd || function_ == Function::kMultiply) {
+    if (IsBinary(function_)) {
+      if (function_ == Function::kSwiglu) RequireTensor("B", b, a.type, a.shape);
       step.b_is = OperandOf(a, b);
       step.b = b.data;
     }
     if (count == 0) return;
-    step.k = a.shape.empty() ? 1 : a.shape.back();
+    // A row is the last dimension. If that is 1, such as a token's (batch, channels, 1), the one
+    // before it is as good, but not for a function of the whole row.
+    size_t last = a.shape.size();
+    while (last > 1 && a.shape[last - 1] == 1 && function_ != Function::kUnit) --last;
+    step.k = a.shape.empty() ? 1 : a.shape[last - 1];
     step.rows = count / step.k;
     step.a = a.data;
     step.y = buffers[0];
@@ -89,12 +96,14 @@ Function ActivationFunction(const std::string& name) {
   if (name == "gelu") return Function::kGelu;
   if (name == "gelu_tanh") return Function::kGeluTanh;
   if (name == "sigmoid") return Function::kSigmoid;
+  if (name == "unit") return Function::kUnit;
   Fail(ErrorCode::kInvalidGraph,
-       "attribute function must be silu, gelu, gelu_tanh or sigmoid, got '", name, "'");
+       "attribute function must be silu, gelu, gelu_tanh, sigmoid or unit, got '", name, "'");
 }
 
 OpDescription DescribeAdd() { return DescribeBinary<Function::kAdd>("Add"); }
 OpDescription DescribeMul() { return DescribeBinary<Function::kMultiply>("Mul"); }
+OpDescription DescribeSwiglu() { return DescribeBinary<Function::kSwiglu>("SwiGLU"); }
 OpDescription DescribeActivation() {
   return {.name = "Activation",
           .inputs = 1,

@@ -38,6 +38,8 @@ struct FloatMatMulNode {
   bool bias_fits = true;  // Gemm's C is absent, or constant and (N)
 };
 std::string WhyNotFloatMatMul(const FloatMatMulNode& node);
+// Up to so many columns, a float MatMul is a step as it is: one for each head of a recurrence.
+inline constexpr int64_t kMostNarrowColumns = 64;
 
 struct GroupQueryAttentionNode {
   int64_t num_heads = 0, kv_num_heads = 0, qk_output = 0, causal = 1, local_window_size = -1;

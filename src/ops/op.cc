@@ -33,10 +33,29 @@ void InferLikeA(const ShapeContext& context) { context.SetOutput(0, RequiredActi
 
 std::span<const OpDescription> AllOps() {
   static const std::array all = {
-      DescribeQ4NXMatMul(), DescribeGemm(),          DescribeQ4NXGatedMLP(), DescribeGatedGemm(),
-      DescribeQ4NXGather(), DescribeFlowAttention(), DescribeRMSNorm(),      DescribeAdd(),
-      DescribeMul(),        DescribeActivation(),    DescribeCast(),         DescribeGather(),
-      DescribeSelectRows(), DescribeQ4NXMoE(),       DescribeGatedRMSNorm(),
+      DescribeQ4NXMatMul(),
+      DescribeGemm(),
+      DescribeQ4NXGatedMLP(),
+      DescribeGatedGemm(),
+      DescribeQ4NXGather(),
+      DescribeFlowAttention(),
+      DescribeRMSNorm(),
+      DescribeAdd(),
+      DescribeMul(),
+      DescribeActivation(),
+      DescribeCast(),
+      DescribeGather(),
+      DescribeSelectRows(),
+      DescribeQ4NXMoE(),
+      DescribeGatedRMSNorm(),
+      DescribeSwiglu(),
+      DescribeReshape(),
+      DescribeSplit(),
+      DescribeTranspose(),
+      DescribeNarrowMatMul(),
+      DescribeCausalConv(),
+      DescribeLinearAttention(),
+      DescribeLinearAttentionGate(),
   };
   return all;
 }

@@ -149,5 +149,13 @@ OpDescription DescribeActivation();
 OpDescription DescribeCast();
 OpDescription DescribeGather();
 OpDescription DescribeSelectRows();
+OpDescription DescribeSwiglu();
+OpDescription DescribeReshape();
+OpDescription DescribeSplit();
+OpDescription DescribeTranspose();
+OpDescription DescribeNarrowMatMul();
+OpDescription DescribeCausalConv();
+OpDescription DescribeLinearAttention();
+OpDescription DescribeLinearAttentionGate();
 
 }  // namespace ort_aie

@@ -112,7 +112,9 @@ struct GatherStep {
   bool is_table = false;  // not quantised: `form` is not used
 };
 
-enum class Function { kAdd, kMultiply, kSigmoid, kSilu, kGelu, kGeluTanh };
+// kSwiglu is silu(a) * b. kUnit divides each row by its length.
+enum class Function { kAdd, kMultiply, kSwiglu, kSigmoid, kSilu, kGelu, kGeluTanh, kUnit };
+constexpr bool IsBinary(Function function) { return function <= Function::kSwiglu; }
 // The function that aie.Activation calls so. Throws Error for any other name.
 Function ActivationFunction(const std::string& name);
 
@@ -136,7 +138,7 @@ struct ElementwiseStep {
   Function function;
   int64_t rows, k;
   const void* a;
-  const void* b;                                       // for kAdd and kMultiply, else null
+  const void* b;                                       // of a binary function, else null
   enum class Operand { kTensor, kRow, kScalar } b_is;  // (rows, k), (k), (1)
   void* y;
   DataType type;  // of all tensors
@@ -149,6 +151,69 @@ struct CastStep {
   DataType from;
   void* y;
   DataType to;
+};
+
+// y = a part of x, or x in another order: y is (counts, run bytes), without gaps.
+struct MoveStep {
+  int64_t counts[3];
+  int64_t strides[3];  // of x, in bytes, for each of the counts
+  int64_t run;         // bytes that stay together
+  const void* x;       // its first run
+  void* y;
+
+  int64_t bytes() const { return counts[0] * counts[1] * counts[2] * run; }
+};
+
+// y (rows, n) = x . W, few columns of floats: what is too narrow to be quantised.
+struct NarrowStep {
+  int64_t rows, k, n;
+  const void* x;        // (rows, k)
+  const void* weights;  // (k, n)
+  void* y;
+  DataType type;  // of all tensors
+};
+
+// A causal convolution of each channel by itself: y[t] is bias + the sum of weight[j] * x[t - taps
+// + 1 + j], then SiLU if asked for. The state is what of x comes before t = 0.
+struct ConvStep {
+  int64_t batch, channels, tokens, taps;
+  const void* x;       // (batch, channels, tokens)
+  const void* weight;  // (channels, taps)
+  const void* bias;    // (channels), or null
+  const void* past;    // (batch, channels, taps - 1), or null: zeros
+  void* y;             // as x
+  void* present;       // as past, and may be its memory
+  bool silu;
+  DataType type;  // of all tensors
+};
+
+// A linear attention: each head has a state S (key_dim, value_dim). For each token, in float32,
+//   S = exp(decay) * S + key x delta, y = scale * query . S
+// where delta is value, or with beta the delta rule: beta * (value - key . (exp(decay) * S)).
+// There may be fewer heads of queries and keys than states, which several states then share, or
+// more heads of queries, which share a state.
+struct RecurrenceStep {
+  int64_t batch, tokens, query_heads, key_heads, heads, key_dim, value_dim;
+  const void *query, *key, *value;  // (batch, tokens, their heads * dim)
+  const void* decay;                // (batch, tokens, decays), or null
+  int64_t decays;                   // heads, or heads * key_dim
+  const void* beta;                 // (batch, tokens, betas), or null
+  int64_t betas;                    // heads or 1
+  const void* past;                 // (batch, heads, key_dim, value_dim), or null: zeros
+  void* y;                          // (batch, tokens, max(query_heads, heads) * value_dim)
+  void* present;                    // as past, and may be its memory
+  float scale;
+  DataType type, state_type;  // of past and present; of the other tensors
+};
+
+// What a linear attention forgets and learns: decay = factor * softplus(a + bias), beta =
+// sigmoid(b).
+struct GateStep {
+  int64_t rows, heads;
+  const void *a, *b;           // (rows, heads); b may be null
+  const float *bias, *factor;  // (heads)
+  void *decay, *beta;          // as a; beta may be null
+  DataType type;               // of a, b, decay, beta
 };
 
 // Positions [first, end).
@@ -239,8 +304,9 @@ struct AttentionStep {
   int64_t prompt_chunk = 0;  // about so many tokens are processed at a time; 0: the target chooses
 };
 
-using Step = std::variant<MatMulStep, GatherStep, AttentionStep, NormStep, ElementwiseStep,
-                          CastStep, MoEStep>;
+using Step =
+    std::variant<MatMulStep, GatherStep, AttentionStep, NormStep, ElementwiseStep, CastStep,
+                 MoEStep, MoveStep, NarrowStep, ConvStep, RecurrenceStep, GateStep>;
 
 // Memory of a program, in which steps leave results that only later steps read. A plan reuses it: a
 // step's result is valid until another step overwrites it.

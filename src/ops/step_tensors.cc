@@ -118,6 +118,60 @@ void Writes(const MoEStep& step, const Taking& take) {
 void Reads(const CastStep& step, const Taking& take) { take(step.x, step.count, step.from); }
 void Writes(const CastStep& step, const Taking& take) { take(step.y, step.count, step.to); }
 
+void Reads(const MoveStep& step, const Taking& take) {
+  int64_t last = 0;  // the first byte of the last run
+  for (int i = 0; i < 3; ++i) last += (step.counts[i] - 1) * step.strides[i];
+  take(step.x, last + step.run, DataType::kUint8);
+}
+void Writes(const MoveStep& step, const Taking& take) {
+  take(step.y, step.bytes(), DataType::kUint8);
+}
+
+void Reads(const NarrowStep& step, const Taking& take) {
+  take(step.x, step.rows * step.k, step.type);
+  take(step.weights, step.k * step.n, step.type);
+}
+void Writes(const NarrowStep& step, const Taking& take) {
+  take(step.y, step.rows * step.n, step.type);
+}
+
+void Reads(const ConvStep& step, const Taking& take) {
+  take(step.x, step.batch * step.channels * step.tokens, step.type);
+  take(step.weight, step.channels * step.taps, step.type);
+  take(step.bias, step.channels, step.type);
+  take(step.past, step.batch * step.channels * (step.taps - 1), step.type);
+}
+void Writes(const ConvStep& step, const Taking& take) {
+  take(step.y, step.batch * step.channels * step.tokens, step.type);
+  take(step.present, step.batch * step.channels * (step.taps - 1), step.type);
+}
+
+void Reads(const RecurrenceStep& step, const Taking& take) {
+  const int64_t rows = step.batch * step.tokens;
+  take(step.query, rows * step.query_heads * step.key_dim, step.type);
+  take(step.key, rows * step.key_heads * step.key_dim, step.type);
+  take(step.value, rows * step.heads * step.value_dim, step.type);
+  take(step.decay, rows * step.decays, step.type);
+  take(step.beta, rows * step.betas, step.type);
+  take(step.past, step.batch * step.heads * step.key_dim * step.value_dim, step.state_type);
+}
+void Writes(const RecurrenceStep& step, const Taking& take) {
+  take(step.y, step.batch * step.tokens * std::max(step.query_heads, step.heads) * step.value_dim,
+       step.type);
+  take(step.present, step.batch * step.heads * step.key_dim * step.value_dim, step.state_type);
+}
+
+void Reads(const GateStep& step, const Taking& take) {
+  take(step.a, step.rows * step.heads, step.type);
+  take(step.b, step.rows * step.heads, step.type);
+  take(step.bias, step.heads, DataType::kFloat32);
+  take(step.factor, step.heads, DataType::kFloat32);
+}
+void Writes(const GateStep& step, const Taking& take) {
+  take(step.decay, step.rows * step.heads, step.type);
+  take(step.beta, step.rows * step.heads, step.type);
+}
+
 }  // namespace
 
 void ForEachRead(const Step& step, const TakeTensor& take) {

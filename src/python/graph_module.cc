@@ -158,7 +158,8 @@ py::list FusedSteps(const py::list& nodes, const py::list& values) {
 // The items of a graph of aie nodes, without further fusions, and their regions: one for each step
 // unless `whole`; with `layers`, regions are divided into layers.
 py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole, bool layers) {
-  const Steps steps = ClaimSteps(GraphOf(nodes, values), false);
+  Steps steps = ClaimSteps(GraphOf(nodes, values), false);
+  TakeMoves(steps);
   py::list regions;
   const auto regions_of = layers ? Grouping::kLayers : Grouping::kRegions;
   const auto grouping = whole ? regions_of : Grouping::kStepByStep;

@@ -101,6 +101,8 @@ void DefineReasons(py::module_& m) {
       py::kw_only(), py::arg("bits"), py::arg("down_bits"), py::arg("rows"), py::arg("hidden"),
       py::arg("inter"), py::arg("int8") = false, py::arg("overlays"));
   // The device reads its own results without the cast. Every other cast is left to the host.
+  m.def("why_not_move", [] { return Words(Reason::kMove); });
+  m.def("why_not_recurrence", [] { return Words(Reason::kRecurrence); });
   m.def("why_not_cast", [] { return Words(Reason::kHostHasRow); });
   m.def(
       "why_not_projection",
@@ -118,8 +120,8 @@ void DefineReasons(py::module_& m) {
       "why_not_vector",
       [](Rows rows, int64_t k, const std::string& activation, bool gated, const Designs& overlays) {
         VectorFacts facts{.rows = rows.value_or(kAnyRows), .k = k, .gated = gated};
-        if (activation == "multiply") {
-          facts.function = Function::kMultiply;
+        if (activation == "multiply" || activation == "swiglu") {
+          facts.function = activation == "swiglu" ? Function::kSwiglu : Function::kMultiply;
         } else if (!activation.empty()) {
           facts.function = ActivationFunction(activation);
         }

@@ -13,6 +13,8 @@ const char* NameOf(Function function) {
       return "Add";
     case Function::kMultiply:
       return "Mul";
+    case Function::kSwiglu:
+      return "SwiGLU";
     case Function::kSigmoid:
       return "Sigmoid";
     case Function::kSilu:
@@ -21,6 +23,8 @@ const char* NameOf(Function function) {
       return "Gelu";
     case Function::kGeluTanh:
       return "GeluTanh";
+    case Function::kUnit:
+      return "Unit";
   }
   return "Elementwise";
 }
@@ -38,6 +42,11 @@ struct Kind {
   const char* operator()(const ElementwiseStep& s) const { return NameOf(s.function); }
   const char* operator()(const CastStep&) const { return "Cast"; }
   const char* operator()(const MoEStep&) const { return "MoE"; }
+  const char* operator()(const MoveStep&) const { return "Move"; }
+  const char* operator()(const NarrowStep&) const { return "NarrowMatMul"; }
+  const char* operator()(const ConvStep&) const { return "CausalConv"; }
+  const char* operator()(const RecurrenceStep&) const { return "LinearAttention"; }
+  const char* operator()(const GateStep&) const { return "LinearAttentionGate"; }
 };
 
 struct ShapeFacts {
@@ -63,6 +72,19 @@ struct ShapeFacts {
   Trace::Facts operator()(const CastStep& s) const { return {{{"elements", s.count}}}; }
   Trace::Facts operator()(const MoEStep& s) const {
     return {{{"rows", s.rows}, {"k", s.hidden}, {"n", s.inter}, {"experts", s.top_k}}};
+  }
+  Trace::Facts operator()(const MoveStep& s) const { return {{{"bytes", s.bytes()}}}; }
+  Trace::Facts operator()(const NarrowStep& s) const {
+    return {{{"rows", s.rows}, {"k", s.k}, {"n", s.n}}};
+  }
+  Trace::Facts operator()(const ConvStep& s) const {
+    return {{{"rows", s.batch * s.tokens}, {"k", s.channels}}};
+  }
+  Trace::Facts operator()(const RecurrenceStep& s) const {
+    return {{{"rows", s.batch * s.tokens}, {"heads", s.heads}, {"dim", s.value_dim}}};
+  }
+  Trace::Facts operator()(const GateStep& s) const {
+    return {{{"rows", s.rows}, {"heads", s.heads}}};
   }
 };
 

@@ -50,11 +50,14 @@ USUAL: dict[str, Given] = {
 SIZES = {"batch": 2, "sequence": 3}
 MICROSOFT = {
     "CausalConvWithState", "FastGelu", "GatedRMSNorm", "GatherBlockQuantized",
-    "GroupQueryAttention",
+    "GroupQueryAttention", "LinearAttentionGate",
     "MRotaryEmbedding", "MatMulNBits", "MultiHeadAttention", "QMoE", "QuickGelu",
     "SkipSimplifiedLayerNormalization",
 }  # fmt: skip
-NEWER = {"Attention": 23, "RMSNormalization": 23, "RotaryEmbedding": 23}
+NEWER = {
+    "Attention": 23, "LinearAttention": 27, "RMSNormalization": 23, "RotaryEmbedding": 23,
+    "SwiGLU": 28,
+}  # fmt: skip
 
 # The largest error that is allowed, relative to the norm of a result. At most three products come
 # after each other, which round activations and scales to bfloat16, by at most 2^-9 of each:

@@ -313,7 +313,7 @@ def layers() -> Iterator[Entry]:
                    + alone.replace("q k v", "q * *").replace("causal=0", "causal=1"),
                    **of)  # fmt: skip
     yield in_layer("a norm that something else reads stays", layer(normed="heads"),
-                   f"{before}RMSNormalization\nReshape\n{rows_of}RMSNormalization\nReshape\n"
+                   f"{before}~RMSNormalization\nReshape\n{rows_of}~RMSNormalization\nReshape\n"
                    + alone.replace("q k v", "* * v"), wanted=("qh",))  # fmt: skip
     stay = f"{before}RotaryEmbedding\n" * 2 + rows_of * 2 + alone.replace("q k v", "* * v")
     others = "others read the rotated value as well"

@@ -177,7 +177,7 @@ def packed_mlps() -> Iterator[Entry]:
     halves = {"sizes": np.array([N, N])}
     yield Entry("halves that an input gives", packed(split="axis=-1", inputs="both, sizes"), whole,
                 given=halves)  # fmt: skip
-    stays = "Q4NXMatMul x both -> both\nSplit\nSigmoid\nMul\nMul"
+    stays = "Q4NXMatMul x both -> both\nSplit\n~Sigmoid\n~Mul\n~Mul"
     for what, text, given in (
         ("along another axis", packed(split="axis=0, num_outputs=2"), {}),
         ("of two sizes", packed(split="axis=-1", inputs="both, sizes"),

@@ -18,6 +18,7 @@ import onnx_attention
 import onnxruntime
 import products
 import pytest
+import recurrences
 import vectors
 import weights
 from doors import agrees, compiled, distance, in_order, recipes_of, said
@@ -28,8 +29,8 @@ from provider_calls import provider_session
 
 from ort_aie_ep.errors import AieError
 
-ENTRIES = [entry for subject in (experts, exported, heads, masks, onnx_attention, products, vectors,
-                                       weights)
+ENTRIES = [entry for subject in (experts, exported, heads, masks, onnx_attention, products,
+                                       recurrences, vectors, weights)
            for entry in subject.ENTRIES
            if entry.since <= ORT_VERSION]  # fmt: skip
 # The nodes of which the provider always says why they stay.

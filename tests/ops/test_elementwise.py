@@ -161,7 +161,7 @@ def test_wrong_types_are_named() -> None:
 
 @pytest.mark.parametrize("function", ["", "relu", "SiLU"])
 def test_a_wrong_function_is_named(function: str) -> None:
-    message = "must be silu, gelu, gelu_tanh or sigmoid, got '"
+    message = "must be silu, gelu, gelu_tanh, sigmoid or unit, got '"
     with pytest.raises(Exception, match=f"'the_node': attribute function {message}{function}'"):
         open_session(activation_model(function, np.zeros(3, np.float32)))
 

@@ -1,7 +1,7 @@
 // gate, up, activation and multiplication -> Q4NXGatedMLP or GatedGEMM.
 //
 // Before: Mul(activation(P(A, W_gate)), P(A, W_up)), P being Q4NXMatMul or GEMM, the activation
-//         tanh-Gelu or SiLU, which may be Mul(gate, sigmoid(gate)); or
+//         tanh-Gelu or SiLU, which may be Mul(gate, sigmoid(gate)); or SwiGLU(P(...), P(...)); or
 //         gate, up = Split(P(A, W)) in halves, and Mul(activation(gate), up)
 // After:  the gated P(A, W_gate, W_up), or the gated P(A, W)
 //
@@ -149,6 +149,13 @@ bool FusePacked(Steps& steps, const Product& product) {
   return true;
 }
 
+bool FuseSwiglu(Steps& steps, const Item* last) {
+  const int gate = Steps::Read(*last, 0), up = Steps::Read(*last, 1);
+  if (steps.OnlyReader(gate) != last || steps.OnlyReader(up) != last) return false;
+  const Product product{last, gate, up, "silu", {}};
+  return FuseTwo(steps, product) || FusePacked(steps, product);
+}
+
 bool FuseProduct(Steps& steps, const Item* last, int activated, int up) {
   const auto product = ProductOf(steps, last, activated, up);
   return product && (FuseTwo(steps, *product) || FusePacked(steps, *product));
@@ -158,6 +165,7 @@ bool FuseProduct(Steps& steps, const Item* last, int activated, int up) {
 
 void FuseGatedMLP(Steps& steps) {
   FuseEach(steps, [&](const Item* last) {
+    if (last->Is("SwiGLU")) return FuseSwiglu(steps, last);
     const auto factors = Operands(steps, last, "Mul");
     return factors && (FuseProduct(steps, last, factors->first, factors->second) ||
                        FuseProduct(steps, last, factors->second, factors->first));

@@ -24,9 +24,6 @@ inline bool IsGatedMLP(const Item* item) {
 // Attributes of a step, with fallbacks: those of nodes of the domain aie have not been checked.
 inline StepInfo Attributes(const Item& item) { return StepInfo(item.step, {}); }
 
-// The elements of a constant, if they are int64 and available.
-std::optional<std::vector<int64_t>> Integers(const Value& value);
-
 // The item that writes `value` as its first output.
 const Item* MadeBy(const Steps& steps, int value);
 // Both inputs of an Add or a Mul, whether it is a step or a node whose shapes are unknown.

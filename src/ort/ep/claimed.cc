@@ -142,6 +142,7 @@ Claims Claim(graph::Graph graph, const std::vector<size_t>& ids,
   }
   Steps steps = graph::ClaimSteps(std::move(graph), /*sources=*/true);
   graph::FuseAll(steps);
+  graph::TakeMoves(steps);
   for (const graph::Item& item : steps.items()) {
     if (!item.why_not.empty()) claims.left.push_back({item.step.name, item.why_not});
   }

@@ -1,5 +1,6 @@
 // Sums, products, functions and conversions, element by element.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "q4nx/layout.h"
@@ -28,10 +29,6 @@ void ForEachPiece(int64_t rows, int64_t k, int64_t piece, int64_t (*work_ns)(int
   });
 }
 
-constexpr bool IsBinary(Function function) {
-  return function == Function::kAdd || function == Function::kMultiply;
-}
-
 void ApplyValue(const Kernels& kernels, Function function, const float* a, float value, int64_t n,
                 float* y) {
   (function == Function::kAdd ? kernels.add_value : kernels.multiply_value)(a, value, n, y);
@@ -44,6 +41,9 @@ void Apply(const Kernels& kernels, Function function, const float* a, const floa
       return kernels.add(a, b, n, y);
     case Function::kMultiply:
       return kernels.multiply(a, b, n, y);
+    case Function::kSwiglu:
+      if (a != y) std::memcpy(y, a, static_cast<size_t>(n) * sizeof(float));
+      return kernels.gate_silu(b, n, y);
     case Function::kSigmoid:
       return kernels.sigmoid(a, n, y);
     case Function::kSilu:
@@ -52,7 +52,30 @@ void Apply(const Kernels& kernels, Function function, const float* a, const floa
       return kernels.gelu(a, n, y);
     case Function::kGeluTanh:
       return kernels.gelu_tanh(a, n, y);
+    case Function::kUnit:
+      return;  // not element by element: RunUnit
   }
+}
+
+// In the scale of the row's largest element, so that no square overflows or is lost.
+void RunUnit(const ElementwiseStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  threads.ParallelFor(step.rows, FunctionNs(step.k), [&](int64_t row) {
+    const void* from = Advance(step.a, step.type, row * step.k);
+    const float* a = Floats(kernels, step.type, from, step.k, Purpose::kRow);
+    float* y = Scratch<float>(Purpose::kTile, step.k);
+    float largest = 0, sum = 0;
+    for (int64_t i = 0; i < step.k; ++i) {
+      // A NaN is kept: nothing compares to it.
+      if (!(std::fabs(a[i]) <= largest)) largest = std::fabs(a[i]);
+    }
+    const float scale = largest == 0 || !std::isfinite(largest) ? 1 : largest;
+    for (int64_t i = 0; i < step.k; ++i) {
+      y[i] = a[i] / scale;
+      sum += y[i] * y[i];
+    }
+    if (largest != 0) kernels.multiply_value(y, 1 / std::sqrt(sum), step.k, y);
+    FromFloat(kernels, step.type, y, step.k, Advance(step.y, step.type, row * step.k));
+  });
 }
 
 // For (rows, k): apply(a, column, n, y) computes n elements of a row, from that column on.
@@ -60,7 +83,8 @@ template <typename F>
 void ForEachFloat(const ElementwiseStep& step, int64_t rows, int64_t k, const Kernels& kernels,
                   const ThreadPool& threads, const F& apply) {
   const bool is_float = step.type == DataType::kFloat32;
-  const auto work_ns = IsBinary(step.function) ? SumNs : FunctionNs;
+  const bool is_sum = step.function == Function::kAdd || step.function == Function::kMultiply;
+  const auto work_ns = is_sum ? SumNs : FunctionNs;
   const auto work = [&](int64_t row, int64_t column, int64_t n) {
     const int64_t first = row * k + column;
     const void* from = Advance(step.a, step.type, first);
@@ -79,6 +103,7 @@ void RunElementwise(const ElementwiseStep& step, const Kernels& kernels,
                     const ThreadPool& threads) {
   using enum ElementwiseStep::Operand;
   const Function function = step.function;
+  if (function == Function::kUnit) return RunUnit(step, kernels, threads);
   const int64_t count = step.rows * step.k;
   const auto flat = [&](const auto& apply) {  // if rows do not matter
     ForEachFloat(step, 1, count, kernels, threads, apply);

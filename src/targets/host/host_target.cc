@@ -27,6 +27,11 @@ struct Run {
   }
   void operator()(const CastStep& step) const { host::RunCast(step, kernels, threads); }
   void operator()(const MoEStep& step) const { host::RunMoE(step, kernels, threads); }
+  void operator()(const MoveStep& step) const { host::RunMove(step, threads); }
+  void operator()(const NarrowStep& step) const { host::RunNarrow(step, kernels, threads); }
+  void operator()(const ConvStep& step) const { host::RunConv(step, kernels, threads); }
+  void operator()(const RecurrenceStep& step) const { host::RunRecurrence(step, kernels, threads); }
+  void operator()(const GateStep& step) const { host::RunGate(step, kernels); }
 };
 
 class Host final : public Target {

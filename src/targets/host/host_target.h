@@ -54,6 +54,11 @@ void RunNorm(const NormStep& step, const Kernels& kernels, const ThreadPool& thr
 void RunElementwise(const ElementwiseStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunCast(const CastStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunMoE(const MoEStep& step, const Kernels& kernels, const ThreadPool& threads);
+void RunMove(const MoveStep& step, const ThreadPool& threads);
+void RunNarrow(const NarrowStep& step, const Kernels& kernels, const ThreadPool& threads);
+void RunConv(const ConvStep& step, const Kernels& kernels, const ThreadPool& threads);
+void RunRecurrence(const RecurrenceStep& step, const Kernels& kernels, const ThreadPool& threads);
+void RunGate(const GateStep& step, const Kernels& kernels);
 
 // n elements of `type` <-> float. For integers, their codes, and only to float.
 void ToFloat(const Kernels& kernels, DataType type, const void* x, int64_t n, float* y);

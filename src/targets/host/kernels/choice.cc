@@ -245,7 +245,7 @@ void CopyRole(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup
                   &K::float_to_int4, &K::quantize_int8, &K::quantize_int8_16, &K::group_sums,
                   &K::group_sums_16, &K::add, &K::multiply, &K::add_value, &K::multiply_value,
                   &K::sigmoid, &K::silu, &K::gelu, &K::gelu_tanh, &K::rms_norm, &K::gate_silu,
-                  &K::gate_gelu_tanh);
+                  &K::gate_gelu_tanh, &K::vector_matrix, &K::update_state);
     case Role::kCount:
       return;
   }

@@ -167,6 +167,17 @@ struct Kernels {
   void (*gate_silu)(const float* up, int64_t n, float* gate);
   void (*gate_gelu_tanh)(const float* up, int64_t n, float* gate);
 
+  // --- matrices of floats: recurrent states, few columns
+  // ------------------------------------------- y (columns) = x (rows) . m, rows of m ld elements
+  // apart.
+  void (*vector_matrix)(const float* x, int64_t rows, const float* m, int64_t ld, int64_t columns,
+                        float* y);
+  // present = decay (rows) * past + key (rows) x delta (columns); y (columns) = query (rows) .
+  // present. present may be past.
+  void (*update_state)(const float* past, int64_t past_ld, const float* decay, const float* key,
+                       const float* query, const float* delta, int64_t rows, int64_t columns,
+                       float* present, int64_t present_ld, float* y);
+
   // --- FusedDQP: y[32] = one row of Q4NX blocks . a --------------------------------------------
   // a: (k_blocks * 256) floats that are bfloat16 values; sums: their sums by 32.
   void (*fused_dqp_bf16)(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,

@@ -1,6 +1,7 @@
 #include "targets/npu/schedule/reasons.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "base/error.h"
@@ -30,6 +31,8 @@ std::string Words(Reason reason) {
       {Reason::kWideRow, Concat("a vector operator on more than ", kVectorMaxK, " elements")},
       {Reason::kFunction, "an activation that the overlay does not have"},
       {Reason::kGatedNorm, "a norm with a gate"},
+      {Reason::kRecurrence, "a recurrence, or a projection to its gates"},
+      {Reason::kMove, "elements that only move"},
       {Reason::kHostHasRow, "a vector operator on what the host has"},
       {Reason::kHostPrepares, "queries, keys and values that the host prepares"},
       {Reason::kOtherHeads, "heads of other sizes than 64, 128 and 256, which the host prepares"},
@@ -198,7 +201,9 @@ Reason WhyNotExperts(const ExpertsFacts& experts, const HasOverlay& has) {
 }
 
 Reason WhyNotVector(const VectorFacts& vector, const HasOverlay& has) {
-  if (vector.function == Function::kSigmoid || vector.function == Function::kGelu) {
+  constexpr std::array kNoKernel = {Function::kSwiglu, Function::kSigmoid, Function::kGelu,
+                                    Function::kUnit};
+  if (vector.function && std::ranges::find(kNoKernel, *vector.function) != kNoKernel.end()) {
     return Reason::kFunction;
   }
   if (vector.gated) return Reason::kGatedNorm;

@@ -35,6 +35,8 @@ enum class Reason {
   kWideRow,
   kFunction,
   kGatedNorm,
+  kRecurrence,
+  kMove,
   kHostHasRow,
   kHostPrepares,
   kOtherHeads,

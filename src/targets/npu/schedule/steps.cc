@@ -149,18 +149,27 @@ constexpr StepHandler kCast = {
 constexpr StepHandler kGather = {
     .why_not = [](const Step&, const HasOverlay&) { return WhyNotGather(); }, .design = kNoDesign};
 
+constexpr StepHandler kRecurrence = {
+    .why_not = [](const Step&, const HasOverlay&) { return Reason::kRecurrence; },
+    .design = kNoDesign};
+
+constexpr StepHandler kMove = {
+    .why_not = [](const Step&, const HasOverlay&) { return Reason::kMove; }, .design = kNoDesign};
+
 }  // namespace
 
 const StepHandler& HandlerOf(const Step& step) {
   static constexpr std::array<const StepHandler*, std::variant_size_v<Step>> kHandlers = {
-      &kProjection, &kGather, &kAttention, &kNorm, &kElementwise, &kCast, &kExperts};
+      &kProjection, &kGather, &kAttention,  &kNorm,       &kElementwise, &kCast,
+      &kExperts,    &kMove,   &kRecurrence, &kRecurrence, &kRecurrence,  &kRecurrence};
   static_assert(std::is_same_v<std::variant_alternative_t<0, Step>, MatMulStep> &&
                 std::is_same_v<std::variant_alternative_t<1, Step>, GatherStep> &&
                 std::is_same_v<std::variant_alternative_t<2, Step>, AttentionStep> &&
                 std::is_same_v<std::variant_alternative_t<3, Step>, NormStep> &&
                 std::is_same_v<std::variant_alternative_t<4, Step>, ElementwiseStep> &&
                 std::is_same_v<std::variant_alternative_t<5, Step>, CastStep> &&
-                std::is_same_v<std::variant_alternative_t<6, Step>, MoEStep>);
+                std::is_same_v<std::variant_alternative_t<6, Step>, MoEStep> &&
+                std::is_same_v<std::variant_alternative_t<7, Step>, MoveStep>);
   return *kHandlers[step.index()];
 }
 
