@@ -131,7 +131,6 @@ IN_TURN_NPU := tests/doors/test_doors_on_npu.py tests/aie_kernels tests/bringup 
 check-in-turn-models: IN_TURN = $(IN_TURN_MODELS)
 check-in-turn-npu: IN_TURN = $(IN_TURN_NPU) --ignore tests/xrt/real_xrt
 check-in-turn-rest: IN_TURN = $(patsubst %,--ignore %,$(IN_TURN_MODELS) $(IN_TURN_NPU) tests/mlir)
-check-in-turn-models: $(VENV)/optimum/ready
 check-in-turn-rest: $(VENV)/gguf-files/ready
 check-in-turn-models check-in-turn-npu check-in-turn-rest: $(VENV)/test-ready
 	$(VENV)/bin/pytest -q $(PARALLEL) -m in_turn $(IN_TURN)
@@ -314,7 +313,7 @@ $(VENV)/gguf-files/ready: | $(VENV)/bin/python
 # optimum, with its own transformers and torch. Tests that need it are skipped where it cannot be had.
 $(VENV)/optimum/ready: | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/optimum
-	-$(call install,$(VENV)/optimum,onnxruntime optimum-onnx==0.1.0 torch) && touch $@
+	-$(call install,$(VENV)/optimum,onnxruntime optimum-onnx==0.1.0 torch==2.13.0) && touch $@
 
 # A copy by links of the packages that are there, without genai, which wants the newest ONNX Runtime:
 # pip replaces what differs.

@@ -297,19 +297,8 @@ def test_a_plan_beyond_the_context_is_refused(source: Source) -> None:
 
 
 def test_command_writes_a_page_of_what_is_installed(model: Path, tmp_path: Path) -> None:
-    plan = [
-        "--decode",
-        "8",
-        "--prefill",
-        "24",
-        "--new-tokens",
-        "4",
-        "--rounds",
-        "2",
-        "--threads",
-        "1",
-        "--out",
-    ]
+    plan = ["--decode", "8", "--prefill", "24", "--new-tokens", "4", "--rounds", "2",
+            "--threads", "1", "--out"]  # fmt: skip
     command = [sys.executable, LAB / "bench_peers", model, *plan, tmp_path, "--engines", CPU_EP]
     printed = subprocess.check_output(command, text=True)
     text = (tmp_path / "bench.md").read_text()

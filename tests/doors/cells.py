@@ -137,12 +137,12 @@ def same_texts(made: Made, texts: list[list[int]]) -> str:
 
 
 def genai(made: Made) -> str:
-    return same_texts(made, genai_texts(made, made.compiled.path))
-
-
-def genai_with_provider(made: Made) -> str:
+    """The compiled folder, and the source with the provider."""
     import onnxruntime_genai as og
 
+    same_texts(made, genai_texts(made, made.compiled.path))
+    if made.from_file or "quantize" in made.row.options:
+        return "yes"
     with edited(made.source / GENAI_CONFIG) as config:
         options = config["model"]["decoder"].setdefault("session_options", {})
         options["provider_options"] = [{NAME: {}}]
@@ -225,41 +225,25 @@ def on_sim(session: Any, folder: ModelFolder) -> tuple[Array, str]:
     return np.concatenate(parts), f"{tokens[0]} / {first}"
 
 
-@cache
-def operators_on_sim(made: Made) -> tuple[Array, str]:
-    folder = overlays(made.work.parent / "overlays")
-    options = Options(target="sim", numerics="bf16", overlays=folder)
-    return on_sim(open_session(made.for_npu.model, options), made.for_npu)
-
-
-def custom_op_library_on_sim(made: Made) -> str:
+def library_on_sim(made: Made) -> str:
     """Prompts are multiplied as bfp16: each of both operands is off by at most half of 2^-6 of the
     largest of eight, on average two thirds of that, where accuracy_level 4 rounds one operand by
     half of 2^-7 of the largest of 32: twice as far off, and by half of it again for rows that go
-    between operators as bfloat16."""
-    found, submissions = operators_on_sim(made)
-    near(made, found, 3, ON_SIM)
-    return submissions
-
-
-def provider_on_sim(made: Made) -> str:
-    return _by_provider_on_sim(made, find_model(made.source).model)
-
-
-def context_file_on_sim(made: Made) -> str:
-    path = made.work / "context of sim.onnx"
-    provider_session(find_model(made.source).model, entries=BF16, context=path)
-    return _by_provider_on_sim(made, path)
-
-
-def _by_provider_on_sim(made: Made, model: Path) -> str:
+    between operators as bfloat16. The provider and its context file give the same bits."""
     folder = overlays(made.work.parent / "overlays")
-    given = {"target": "sim", "numerics": "bf16", "overlays": folder}
-    found, submissions = on_sim(provider_session(model, given), find_model(made.source))
-    if not made.row.maker.startswith(("optimum", "mobius")):
-        expected, counted = operators_on_sim(made)
-        same_bits(found, expected)
-        assert submissions == counted
+    options = Options(target="sim", numerics="bf16", overlays=folder)
+    found, submissions = on_sim(open_session(made.for_npu.model, options), made.for_npu)
+    near(made, found, 3, ON_SIM)
+    if made.row.maker == "builder" and made.row.model in EACH_DOOR_ON_SIM:
+        source, context = find_model(made.source), made.work / "context of sim.onnx"
+        provider_session(source.model, entries=BF16, context=context)
+        for model in (source.model, context):
+            session = provider_session(
+                model, {"target": "sim", "numerics": "bf16", "overlays": folder}
+            )
+            again, counted = on_sim(session, source)
+            same_bits(again, found)
+            assert counted == submissions
     return submissions
 
 
@@ -272,33 +256,25 @@ NOT_BY = {
     "Olive": {"optimum": NO_CONFIG},
     "Quark": {"optimum": NO_CONFIG},
     "mobius-onnx": {"optimum": NO_CONFIG, "C++": GROWS},
-    "optimum": {"genai": NO_CONFIG, "genai with the provider": NO_CONFIG, "C++": GROWS},
-    "GGUF": {
-        "context file": "packed",
-        "genai with the provider": "no ONNX",
-        "optimum": NO_CONFIG,
-    },
-    "floats": dict.fromkeys(("provider", "context file", "genai with the provider"), "floats"),
+    "optimum": {"genai": NO_CONFIG, "C++": GROWS},
+    "GGUF": {"context file": "packed", "optimum": NO_CONFIG},
+    "floats": {"provider": "floats", "context file": "floats"},
     "Phi-4-mini": {"context file": "tables in If"},
     "Gemma 4": {"C++": "two head sizes"},
     "LFM2": STATES,
     "LFM2 MoE": STATES,
     "Qwen3.5": STATES,
 }
-# Some ten seconds each.
-ON_THE_NPU = {"Llama", "Qwen3", "Gemma 3", "gpt-oss", "LFM2", "Qwen3.5"}
-EACH_DOOR_ON_THE_NPU = {("Llama", "builder"), ("LFM2", "builder")}
+# Some ten seconds for each.
+MAKERS_ON_SIM = {"builder", "optimum", "GGUF"}
+MODELS_ON_SIM = {"Llama", "Qwen3", "Gemma 3", "gpt-oss", "LFM2", "Qwen3.5"}
+EACH_DOOR_ON_SIM = {"Llama", "LFM2"}
 
 
 def why_not(row: Row, door: Door) -> str:
     """Why there is no such cell; empty if there is."""
     if door.target == "sim":
-        asked = (
-            row.model in ON_THE_NPU and row.maker in ("builder", "optimum", "GGUF")
-            if door.fill is custom_op_library_on_sim
-            else (row.model, row.maker) in EACH_DOOR_ON_THE_NPU
-        )
-        return "" if asked else "–"
+        return "" if row.maker in MAKERS_ON_SIM and row.model in MODELS_ON_SIM else "–"
     keys = (row.maker.split()[0], row.model, "floats" if "quantize" in row.options else "")
     return "".join(NOT_BY.get(key, {}).get(door.name, "") for key in keys)
 
@@ -321,12 +297,9 @@ DOORS = (
     Door("provider", provider),
     Door("context file", context_file),
     Door("genai", genai),
-    Door("genai with the provider", genai_with_provider),
     Door("optimum", optimum),
     Door("C++", cpp),
-    Door("library on `sim`", custom_op_library_on_sim, "sim"),
-    Door("provider on `sim`", provider_on_sim, "sim"),
-    Door("context file on `sim`", context_file_on_sim, "sim"),
+    Door("`sim`", library_on_sim, "sim"),
 )
 
 
@@ -337,8 +310,8 @@ def missing(row: Row, door: Door) -> str:
     is_here = {
         "an ONNX Runtime with the model's operators": row.since <= ORT_VERSION,
         "gguf": row.maker != "GGUF" or find_spec("gguf.gguf_reader"),
-        "ONNX Runtime 1.24": door.name in ("custom-op library", "genai") or ORT_VERSION >= (1, 24),
-        "onnxruntime-genai": "genai" not in door.name or find_spec("onnxruntime_genai"),
+        "ONNX Runtime 1.24": door.fill in (custom_op_library, genai) or ORT_VERSION >= (1, 24),
+        "onnxruntime-genai": door.fill is not genai or find_spec("onnxruntime_genai"),
         "optimum (make .venv/optimum/ready)": door.fill is not optimum or OPTIMUM.is_file(),
         "a build with headers of ONNX Runtime 1.24": door.fill is not cpp or headers >= 24,
         "a build with XRT's headers": door.target == "host" or simulator.is_file(),
@@ -357,16 +330,26 @@ def on_the_page() -> Table:
     assert found is not None, f"{PAGE} has no table of doors"
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in found[0].splitlines()]
     assert rows[0][2:] == [door.name for door in DOORS]
-    return {(m, maker): cells for models, maker, *cells in rows[2:] for m in models.split(", ")}
+    return {
+        (model, maker): cells
+        for models, makers, *cells in rows[2:]
+        for model in models.split(", ")
+        for maker in makers.split(", ")
+    }
 
 
 def as_markdown(table: Table) -> str:
-    """The page's table, where one line has all models of a maker with the same cells."""
-    lines: dict[tuple[str, ...], list[str]] = {}
+    """The page's table, where one line has all models of a maker with the same cells, and all
+    makers of these models."""
+    models: dict[tuple[str, ...], list[str]] = {}
     for (model, maker), cells in table.items():
-        lines.setdefault((maker, *cells), []).append(model)
+        models.setdefault((maker, *cells), []).append(model)
+    makers: dict[tuple[str, ...], list[str]] = {}
+    for (maker, *cells), names in models.items():
+        makers.setdefault((", ".join(names), *cells), []).append(maker)
     heads = ["model", "made by", *(door.name for door in DOORS)]
-    rows = [heads, ["---"] * len(heads), *([", ".join(m), *cells] for cells, m in lines.items())]
+    lines = [[names, ", ".join(by), *cells] for (names, *cells), by in makers.items()]
+    rows = [heads, ["---"] * len(heads), *lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
