@@ -166,7 +166,10 @@ def _plan_graph(
             node = view.nodes[item["places"][0]]
             if node.domain != DOMAIN:
                 body = bodies.get(node.name or "", "")
-                report.replaced(node, f"{DOMAIN}.{item['op']}", body, work_of(node))
+                work = work_of(node)
+                report.replaced(
+                    node, f"{DOMAIN}.{item['op']}", body, work.weight_bytes, work.token_bytes
+                )
         if whole:
             view.replace(nodes, view.plan_node(region, number))
         elif nodes[0].domain != DOMAIN or not BY_GRAPH.isdisjoint(items[0]["attributes"]):
