@@ -22,7 +22,6 @@ import onnx_ir as ir
 
 from ort_aie_ep import _native
 from ort_aie_ep.graph_passes.walk import is_op, node_label
-from ort_aie_ep.graph_passes.work import Work
 
 if TYPE_CHECKING:
     from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers
@@ -68,12 +67,17 @@ class Report:
     layers: FloatLayers | None = None
 
     def replaced(
-        self, node: ir.Node, becomes: str, body: str = "", work: Work | None = None
+        self,
+        node: ir.Node,
+        becomes: str,
+        body: str = "",
+        weight_bytes: int = 0,
+        token_bytes: int = 0,
     ) -> None:
         """Notes that `node` became an aie.* op."""
-        label, work = node_label(node), work or Work()
+        label = node_label(node)
         self.outcomes[label] = NodeOutcome(
-            label, node.op_type, becomes, "", body, work.weight_bytes, work.token_bytes
+            label, node.op_type, becomes, "", body, weight_bytes, token_bytes
         )
 
     def fused(self, node: ir.Node, becomes: str) -> None:

@@ -157,22 +157,40 @@ def _plan_graph(
     """Returns how many regions the graph has; graphs before it have `before`."""
     view = _View(graph)
     found = view.plan(whole=whole, layers=stoppable)
+    read: set[ir.Value] = set()
     for number, region in enumerate(found["regions"], before):
         items = [found["items"][index] for index in region["items"]]
         nodes = [view.nodes[place] for item in items for place in item["places"]]
+        read.update(value for node in nodes for value in node.inputs if value is not None)
         for item in items:
             node = view.nodes[item["places"][0]]
             if node.domain != DOMAIN:
                 body = bodies.get(node.name or "", "")
-                report.replaced(node, f"{DOMAIN}.{item['op']}", body, work_of(node))
+                work = work_of(node)
+                report.replaced(
+                    node, f"{DOMAIN}.{item['op']}", body, work.weight_bytes, work.token_bytes
+                )
         if whole:
             view.replace(nodes, view.plan_node(region, number))
         elif nodes[0].domain != DOMAIN or not BY_GRAPH.isdisjoint(items[0]["attributes"]):
             view.replace(nodes, view.node(items[0]))
-    if NONE in graph.initializers and not graph.initializers[NONE].uses():
-        del graph.initializers[NONE]
+    if NONE in graph.initializers:
+        read.add(graph.initializers[NONE])
+    _drop_unread(graph, read)
     graph.sort()
     return len(found["regions"])
+
+
+def _drop_unread(graph: ir.Graph, values: Iterable[ir.Value]) -> None:
+    """Takes away the constants that nothing reads, such as the sizes of a Reshape."""
+    for value in values:
+        producer = value.producer()
+        if value.uses() or value.is_graph_output():
+            continue
+        if graph.initializers.get(value.name or "") is value:
+            del graph.initializers[value.name or ""]
+        elif producer is not None and producer.graph is graph and is_op(producer, "Constant"):
+            graph.remove(producer, safe=True)
 
 
 def expand_plans(model: ir.Model) -> None:
