@@ -30,7 +30,7 @@ fails() {
     echo "$* should have failed, with: $words" >&2
     exit 1
   fi
-  "$grep" -qF "$words" "$work/said" || {
+  "$grep" -qF -- "$words" "$work/said" || {
     echo "$* should have said: $words; it said:" >&2
     echo "$(<"$work/said")" >&2
     exit 1
