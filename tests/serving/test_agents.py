@@ -239,7 +239,8 @@ def test_a_refusal_has_the_form_of_its_interface(
         else:
             assert error["param"] == place
             assert error["code"] == (None if place else "context_length_exceeded")
-    assert served.post(path, content="x").json()["error"]["message"].startswith("the Content-Type")
+    form = served.post(path, data={"a": "b"}).json()
+    assert form["error"]["message"].startswith("the Content-Type")
 
 
 def test_what_opens_a_session_is_answered(served: Served) -> None:
