@@ -187,11 +187,11 @@ class Reader {
     constexpr ConstantTypes kBytes = {"UINT8", {2, 2, 2}}, kFactors = {"FLOAT", {1, 1, 1}},
                             kExponents = {"FLOAT8E8M0", {24, 24, 24}},
                             kFloats = {"FLOAT, FLOAT16 or BFLOAT16", {1, 10, 16}};
-    const int64_t bits = BitsOf(projection), rows = n * parts;
-    const int64_t block_size = BlockSize();
-    if (!(Size(experts) * rows * k * bits).InRange()) {
+    const int64_t bits = BitsOf(projection), block_size = BlockSize();
+    if (!(Size(experts) * n * parts * k * bits).InRange()) {
       return Concat(projection.name, " has more weights than fit in memory");
     }
+    const int64_t rows = n * parts;
     if (k * bits % 8 != 0 || (block_size > 0 && k % block_size != 0)) {
       return Concat(projection.name, " has ", k, " in-features; expected a multiple of ",
                     block_size > 0 ? block_size : 8 / bits);

@@ -68,9 +68,16 @@ def test_more_experts_than_the_op_takes_are_left() -> None:
     assert reason(model) == "it has 65537 experts; expected at most 65536"
 
 
-@pytest.mark.parametrize(("place", "dims"), [(2, (4, 2**62, 0)), (5, (4, 2**62, 0))])
-def test_dimensions_of_no_memory_are_left(place: int, dims: tuple[int, ...]) -> None:
-    model = experts_model(Experts(activation="relu", fusion=0))
+@pytest.mark.parametrize(
+    ("place", "dims", "case"),
+    [
+        (2, (4, 2**62, 0), Experts(activation="relu", fusion=0)),
+        (5, (4, 2**62, 0), Experts(activation="relu", fusion=0)),
+        (5, (4, 2**62, 1), Experts(fp4=True)),
+    ],
+)
+def test_dimensions_of_no_memory_are_left(place: int, dims: tuple[int, ...], case: Experts) -> None:
+    model = experts_model(case)
     (tensor,) = (t for t in model.graph.initializer if t.name == model.graph.node[0].input[place])
     tensor.dims[:] = dims
     tensor.raw_data = b""

@@ -46,7 +46,7 @@ class Experts {
     step.gate = gate.data();
     step.up = or_null(up);
     step.down = down.data();
-    step.form = step.down_form = c.form;
+    step.form = step.up_form = step.down_form = c.form;
     step.gate_bias = or_null(gate_bias);
     step.up_bias = or_null(up_bias);
     step.down_bias = or_null(down_bias);
