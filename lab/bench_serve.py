@@ -133,20 +133,17 @@ class Server:
             "ignore_eos": True, "stream": True, "logprobs": 0,
             "stream_options": {"include_usage": True},
         }  # fmt: skip
-        start, first, pieces, read = time.perf_counter(), 0.0, 0, 0
+        start, first, usage = time.perf_counter(), 0.0, {}
         async with self.client.stream("POST", "/v1/completions", json=body) as answer:
             answer.raise_for_status()
             async for line in answer.aiter_lines():
                 if line.startswith("data: {"):
                     event = json.loads(line[6:])
-                    if not event["choices"]:
-                        cached = event["usage"]["prompt_tokens_details"]["cached_tokens"]
-                        read = event["usage"]["prompt_tokens"] - cached
-                        continue
-                    pieces += event["choices"][0]["logprobs"] is not None
+                    usage = event.get("usage") or usage
                     first = first or time.perf_counter() - start
-        if pieces != count:
-            raise SystemExit(f"{pieces} tokens came, not {count}")
+        if usage.get("completion_tokens") != count:
+            raise SystemExit(f"{count} tokens did not come: {usage}")
+        read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
         return first, time.perf_counter() - start, read
 
     def close(self) -> None:
