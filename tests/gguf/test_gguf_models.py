@@ -92,10 +92,7 @@ def test_logits_are_those_of_llama_cpp(family: str, tmp_path: Path) -> None:
     model = MODELS[family]
     path = write(tmp_path / "m.gguf", model, mixed)
     result = ort_aie_ep.compile(path, tmp_path / "compiled")
-    assert [outcome.node for outcome in result.outcomes if outcome.becomes is None] == [
-        f"/model/layers.{layer}/moe/router/MatMul"
-        for layer in range(model.shape.layers if model.shape.experts else 0)
-    ]
+    assert not [outcome.node for outcome in result.outcomes if outcome.becomes is None]
     # The truth is float32. In bfloat16 activations and weights are rounded by up to 2^-8 of them in
     # each of some ten products, one after the other; what is in a wrong place is over 0.3.
     actual = logits(result.path, tokens_of(model))

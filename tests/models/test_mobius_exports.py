@@ -38,7 +38,8 @@ class Export:
 EXPORTS = [
     Export(
         "gemma3", "bf16",
-        {"FlowAttention": 2, "GEMM": 11, "GatedGEMM": 2, "Gather": 1, "Mul": 1, "RMSNorm": 6},
+        {"FlowAttention": 2, "GEMM": 11, "GatedGEMM": 2, "Gather": 1, "Mul": 1, "Reshape": 2,
+         "RMSNorm": 6},
         {},
     ),
     Export(

@@ -323,13 +323,16 @@ def test_each_event_has_the_type_of_the_package(reason: str) -> None:
 
 def test_a_stream_has_events_while_the_model_is_at_work() -> None:
     response = ResponseAnswer(Responses(model=NAME, input=TEXT))  # type: ignore[arg-type]
-    assert response.waiting() is None  # the first event has to be response.created
+    assert response.quiet("…") == ": …\n\n"  # the first event has to be response.created
     begun = response.take(0, Accepted(9))
-    event = json.dumps(response.waiting())
+    comment, event = response.quiet("…").removesuffix("\n\n").split("\n\n")
+    name, data = event.split("\n")
+    assert (comment, name) == (": …", "event: response.in_progress")
+    event = data.removeprefix("data: ")
     read = pydantic.TypeAdapter(ResponseStreamEvent).validate_json(event, strict=True)
     assert read.type == "response.in_progress"
     assert read.sequence_number == len(begun)
-    assert MessageAnswer(NAME).waiting() == {"type": "ping"}
+    assert MessageAnswer(NAME).quiet("…") == ': …\n\nevent: ping\ndata: {"type": "ping"}\n\n'
 
 
 def test_an_error_in_a_stream_has_the_form_of_its_interface() -> None:

@@ -150,9 +150,16 @@ bool Fits(const ExpertPart& part, const Tensor& source, const Tensor& scales, co
     return IsFloat(source.type) && experts * rows * SizeOf(source.type) == source.bytes &&
            experts * n * sizeof(float) == made;
   }
-  const bool by_row = its.block_size == 0;
+  if (its.is_fp4()) {
+    return its.k > 0 && its.k % q4nx::kGroup == 0 && its.source_rows % 2 == 0 &&
+           experts * k * (its.source_rows / 2) == source.bytes &&
+           experts * rows * (its.k / q4nx::kGroup) == scales.bytes &&
+           experts * sizeof(float) == points.bytes &&
+           experts * q4nx::BytesOfBlocks(n, k, its.form) == made;
+  }
+  const bool by_row = its.block_size == 0;  // which holds for groups of any size
   const int64_t block_size =
-      by_row && its.k > 0 ? CeilDiv(its.k, q4nx::kGroup) * q4nx::kGroup : its.block_size;
+      by_row && its.k > 0 ? CeilDiv(its.k, q4nx::kBlockCols) * q4nx::kBlockCols : its.block_size;
   if (!CanBePacked(its.bits, its.k, block_size, its.form) || its.k * its.bits % 8 != 0 ||
       (!by_row && its.k % block_size != 0)) {
     return false;
@@ -208,7 +215,8 @@ std::string TextOf(const ClaimedRegion::Constant& constant,
     const std::string source = word(part.source), scales = word(part.scales);
     return Concat("experts ", source, ' ', scales, ' ', word(part.zero_points), ' ', part.experts,
                   ' ', its.source_rows, ' ', its.first, ' ', its.step, ' ', its.n, ' ', its.k, ' ',
-                  its.bits, ' ', its.block_size, ' ', its.form.group, ' ', its.form.minima);
+                  its.bits, ' ', its.block_size, ' ', its.form.group, ' ', its.form.minima, ' ',
+                  its.is_fp4());
   }
   if (!constant.weights) return Concat("initializer ", word(constant.name));
   const MatMulWeights& its = *constant.weights;
@@ -229,9 +237,11 @@ bool ReadConstant(std::istream& words, ClaimedRegion::Constant& constant) {
     ExpertPart& part = constant.experts.emplace();
     q4nx::ExpertLayout& its = part.layout;
     read({&part.source, &part.scales, &part.zero_points});
+    bool is_fp4 = false;
     words >> part.experts >> its.source_rows >> its.first >> its.step >> its.n >> its.k >>
-        its.bits >> its.block_size >> its.form.group >> its.form.minima;
+        its.bits >> its.block_size >> its.form.group >> its.form.minima >> is_fp4;
     its.form.kind = q4nx::KindOfBits(its.bits);
+    if (is_fp4) its.form = q4nx::FormOf(FileType::kMXFP4);
   } else if (kind == "weights") {
     MatMulWeights& its = constant.weights.emplace();
     read({&its.b, &its.scales, &its.zero_points});
