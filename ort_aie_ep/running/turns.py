@@ -120,9 +120,11 @@ class Accepted:
 
     Attributes:
         prompt_tokens: tokens of its prompt.
+        sampling: how its tokens are chosen.
     """
 
     prompt_tokens: int
+    sampling: Sampling = Sampling()
 
 
 @dataclass(frozen=True)

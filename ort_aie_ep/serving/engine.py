@@ -115,7 +115,7 @@ def _advance(pipe: Connection, loop: Loop) -> None:
                 pipe.send((number, as_error(error)))
                 continue
             texts[number], numbers[text] = text, number
-            pipe.send((number, Accepted(text.prompt)))
+            pipe.send((number, Accepted(text.prompt, text.choosing.sampling)))
         events: list[tuple[Text, Event]]
         try:
             events = loop.step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ort_aie_ep.running.turns import Accepted, Logprob, Piece, Usage
+from ort_aie_ep.running.turns import Accepted, Logprob, Piece, Sampling, Usage
 
 Event = Accepted | Piece | Usage
 Kind = Literal["thought", "text", "call"]
@@ -39,12 +39,14 @@ class Written:
     Attributes:
         blocks: what it has.
         usage: how it ended; None until then.
+        sampling: how its tokens are chosen.
         prompt_tokens, tokens, thought_tokens: how many there are so far, of thoughts about.
     """
 
     blocks: list[Block] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
     usage: Usage | None = None
+    sampling: Sampling = field(default_factory=Sampling)
     prompt_tokens: int = 0
     tokens: int = 0
     thought_tokens: int = 0
@@ -53,7 +55,7 @@ class Written:
         """Takes what came: what that does to the blocks."""
         steps: list[Step] = []
         if isinstance(event, Accepted):
-            self.prompt_tokens = event.prompt_tokens
+            self.prompt_tokens, self.sampling = event.prompt_tokens, event.sampling
         elif isinstance(event, Usage):
             self.usage, self.tokens = event, event.completion_tokens
             steps += [("end", block, "") for block in self.blocks[-1:]]

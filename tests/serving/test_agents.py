@@ -10,6 +10,7 @@ from typing import Any
 
 import anthropic
 import httpx
+import openresponses_types.types
 import pydantic
 import pytest
 from anthropic.types import RawMessageStreamEvent
@@ -276,6 +277,14 @@ def test_pictures_of_earlier_messages_are_left_out_with_a_word() -> None:
     assert Chat.model_validate(chat).turn(None).messages[0] == first
 
 
+# The events of Open Responses, by their types.
+OPEN_EVENTS: dict[str, type[pydantic.BaseModel]] = {
+    kind.value: event
+    for event in vars(openresponses_types.types).values()
+    if isinstance(event, type) and event.__name__.endswith("StreamingEvent")
+    for kind in event.model_fields["type"].annotation
+}
+
 # A thought, a text and two calls, as a loop gives them.
 CALLS = (
     CallDelta(0, "call_a", "f"), CallDelta(0, arguments='{"x":'), CallDelta(0, arguments=" 1}"),
@@ -301,6 +310,11 @@ def test_each_event_has_the_type_of_the_package(reason: str) -> None:
         if kind is ResponseStreamEvent:
             done = [e["item"] for e in events if e["type"] == "response.output_item.done"]
             whole = Response.model_validate_json(json.dumps(answer.body()), strict=True)
+            openresponses_types.ResponseResource.model_validate_json(json.dumps(answer.body()))
+            for event in events:
+                # Thoughts are told as OpenAI's packages and Codex have it.
+                if not event["type"].startswith("response.reasoning_text"):
+                    OPEN_EVENTS[event["type"]].model_validate_json(json.dumps(event))
             assert events[-1]["response"] == answer.body()
             assert done == answer.body()["output"]
             assert [item.type for item in whole.output] == [
