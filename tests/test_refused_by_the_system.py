@@ -195,6 +195,7 @@ def test_temporary_files_that_have_no_folder(
 FULL = """
 import json, os, sys
 from pathlib import Path
+from typer.testing import CliRunner
 from ort_aie_ep.cli import app
 
 os.chdir(sys.argv[1])
@@ -203,7 +204,7 @@ Path("fill").write_bytes(bytes(room.f_bavail * room.f_frsize - 100_000))
 results = {}
 for words in json.loads(sys.argv[2]):
     before = set(os.listdir())
-    result = ort_aie(*words)
+    result = CliRunner().invoke(app, words)
     ended = isinstance(result.exception, SystemExit | None)
     results[words[0]] = (ended, result.exit_code, result.output, sorted(set(os.listdir()) - before))
 print(json.dumps(results))
