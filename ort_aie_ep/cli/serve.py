@@ -148,8 +148,7 @@ def serve_command(
     ort-aie serve
     ort-aie serve OWNER/REPO
     ort-aie serve MODEL.gguf --log-requests
-    curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
-        -d '{"prompt": "def main(argv):"}'
+    curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "def main(argv):"}'
     ORT_AIE_API_KEY=SECRET ort-aie serve COMPILED --host 0.0.0.0
     ```
     """

@@ -101,9 +101,12 @@ class Gate:
             raise self._too_long()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         # A page of another site can send forms, text and what has no type without a CORS preflight,
-        # but not JSON. litellm sends ollama's bodies without a type, and not from a page.
-        if not kind and not {*headers} & {"origin", "sec-fetch-site"}:
-            scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
+        # but not JSON. litellm sends ollama's bodies without a type and curl's -d calls all a form,
+        # and not from a page.
+        by_hand = not {*headers} & {"origin", "sec-fetch-site"}
+        if kind in ("", "application/x-www-form-urlencoded") and by_hand:
+            others = [header for header in scope["headers"] if header[0] != b"content-type"]
+            scope["headers"] = [*others, (b"content-type", b"application/json")]
         elif scope["method"] == "POST" and kind != "application/json":
             raise _RefusedError(
                 415, f"the Content-Type must be application/json, got {kind or 'none'}"

@@ -100,7 +100,7 @@ LENGTHS = {"Cast", "Gather", "ReduceSum", "Shape", "Sub"}
 
 
 # Models in which ONNX Runtime moves Transposes, which makes other steps.
-TURNED = {"lfm2_moe"}
+TURNED = {"lfm2", "lfm2_moe"}
 
 
 @pytest.mark.parametrize("name", few(MODELS, also=LEFT))

@@ -240,7 +240,8 @@ def test_a_refusal_has_the_form_of_its_interface(
         else:
             assert error["param"] == place
             assert error["code"] == (None if place else "context_length_exceeded")
-    form = served.post(path, data={"a": "b"}).json()
+    page = {"Origin": "https://example.org"}
+    form = served.post(path, data={"a": "b"}, headers=page).json()
     assert form["error"]["message"].startswith("the Content-Type")
 
 

@@ -390,7 +390,11 @@ def test_every_refusal_is_an_error_of_the_interface(served: Served) -> None:
             "must be application/json, got none",
             {"content": b"{}", "headers": {"Origin": "https://example.org"}},
         ),
-        (415, "got application/x-www-form-urlencoded", {"data": {"a": "b"}}),
+        (
+            415,
+            "got application/x-www-form-urlencoded",
+            {"data": {"a": "b"}, "headers": {"Origin": "https://example.org"}},
+        ),
         (400, "more than 100 levels", {"content": DEEP, "headers": JSON}),
     ):
         answer = served.post("/v1/completions", **how)
