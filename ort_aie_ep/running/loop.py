@@ -247,7 +247,7 @@ class Loop:
             self._begin(self._places.index(best))
 
     def _begin(self, index: int) -> None:
-        """Makes a slot hold what it, or another text, has of the prompt that it is to read."""
+        """Makes a slot hold no more than what it has of the prompt that it is to read."""
         place, text = self._places[index], self._text(index)
         held, most = len(place.tokens), max(text.prompt - LEAST_READ, 0)
         own = place.common(text.tokens)
@@ -260,7 +260,7 @@ class Loop:
         text.cached = text.read = kept
 
     def _fill(self, index: int) -> bool:
-        """The same, of what others have read: whether there may be more than fits into a step."""
+        """Adds what other texts have of it: whether there may be more than fits into a step."""
         place, text = self._places[index], self._text(index)
         if self.prefixes is None or text.read >= (most := text.prompt - LEAST_READ):
             return False

@@ -1,6 +1,6 @@
 #include "targets/host/host_target.h"
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -85,7 +85,7 @@ void ToFloat(const Kernels& kernels, DataType type, const void* x, int64_t n, fl
     case DataType::kInt4:
       return kernels.int4_to_float(static_cast<const uint8_t*>(x), n, y);
     default:
-      std::memcpy(y, x, static_cast<size_t>(n) * sizeof(float));
+      std::copy_n(static_cast<const float*>(x), n, y);  // of no elements, also without a place
   }
 }
 
@@ -96,7 +96,7 @@ void FromFloat(const Kernels& kernels, DataType type, const float* x, int64_t n,
     case DataType::kBfloat16:
       return kernels.float_to_bfloat16(x, n, static_cast<uint16_t*>(y));
     default:
-      std::memcpy(y, x, static_cast<size_t>(n) * sizeof(float));
+      std::copy_n(x, n, static_cast<float*>(y));
   }
 }
 

@@ -40,9 +40,7 @@ void ConvolveChannels(const ConvStep& step, const Kernels& kernels, int64_t firs
     } else {
       ToFloat(kernels, step.type, Advance(step.past, step.type, row * state), state, window);
     }
-    if (tokens > 0) {  // else only the state is moved
-      ToFloat(kernels, step.type, Advance(step.x, step.type, row * tokens), tokens, window + state);
-    }
+    ToFloat(kernels, step.type, Advance(step.x, step.type, row * tokens), tokens, window + state);
     const float* weight =
         Floats(kernels, step.type, Advance(step.weight, step.type, channel * step.taps), step.taps,
                Purpose::kOperand);
@@ -56,7 +54,6 @@ void ConvolveChannels(const ConvStep& step, const Kernels& kernels, int64_t firs
                 Advance(step.present, step.type, row * state));
     }
   }
-  if (tokens == 0) return;
   if (step.silu) kernels.silu(sums, count * tokens, sums);
   FromFloat(kernels, step.type, sums, count * tokens, Advance(step.y, step.type, first * tokens));
 }
