@@ -191,6 +191,7 @@ def test_experts_keep_their_bits(gate: str, up: str, down: str, tmp_path: Path) 
         return
     given = [attribute(node, each, "") for each in ("type", "up_type", "down_type")]
     assert given == [gate.lower(), up.lower() if up != gate else "", down.lower()]
+    assert attribute(node, "accuracy_level", 0) == 4
     for place, side in ((2, "gate"), (3, "down"), (4, "up")):
         form, (experts, *size) = FILE_FORMS[kinds[side].lower()], values[side].shape
         for expert in range(experts):

@@ -272,6 +272,7 @@ def _experts_in_blocks(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
         "top_k": shape.experts_per_token,
         "down_type": forms["down"].name,
         "activation": "silu",
+        "accuracy_level": 4,  # as projections
         **forms["gate"].attributes(),
     }
     if forms["up"] != forms["gate"]:
