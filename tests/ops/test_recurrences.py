@@ -242,6 +242,9 @@ def test_transposes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     a = numbers(*shape, dtype=dtype)
     (y,) = ours("Transpose", {"A": a}, {"Y": dtype})
     np.testing.assert_array_equal(y, a.swapaxes(1, 2))
+    if a.ndim == 4:
+        (y,) = ours("Transpose", {"A": a}, {"Y": dtype}, axis=2)
+        np.testing.assert_array_equal(y, a.swapaxes(2, 3))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
