@@ -42,7 +42,7 @@ from ort_aie_ep.models.files import (
     written_beside,
 )
 from ort_aie_ep.models.folder import ModelFolder
-from ort_aie_ep.platforms import free_memory
+from ort_aie_ep.platforms import free_memory, own_pages
 from ort_aie_ep.running.slots import Pool, Slots
 from ort_aie_ep.runtime.sessions import Options
 
@@ -243,14 +243,14 @@ class Files:
         path = self._path(key)
         try:
             with open_regular(path) as file:
-                header = file.read(_HEADER)
-                rows = np.frombuffer(file.read(size + 1), np.uint8)
+                header, rows = file.read(_HEADER), np.frombuffer(own_pages(size), np.uint8)
+                whole = file.readinto(rows.data) == size and not file.read(1)
         except FileNotFoundError:
             return None
         except OSError as error:
             self._say(f"{path} cannot be read: {error.strerror}")
             return None
-        if len(rows) == size and header == _header(key, rows):
+        if whole and header == _header(key, rows):
             return rows
         self._say(f"{path} is damaged, or not a file of this program: its tokens are read again")
         with suppress(OSError):
