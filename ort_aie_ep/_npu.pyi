@@ -111,7 +111,9 @@ class Part(TypedDict):
     design: str
     package: str
     runs: int
-    invocations: list[tuple[str, dict[str, int]]]
+    invocations: list[tuple[str, float]]  # the sequence, and its predicted seconds
+    read: int  # bytes of DDR
+    written: int
 
 # Parts in one hardware context, and how many lists their runs are.
 class Submission(TypedDict):
@@ -138,8 +140,10 @@ class Schedule(TypedDict):
 def packages(group: int, minima: bool) -> list[str]: ...
 
 class Packages:
-    # load(name) gives the JSON of a package's manifest.
-    def __init__(self, names: Set[str], load: Callable[[str], str], one_xclbin: bool) -> None: ...
+    # load(name) gives the JSON of a package's manifest, and the same with costs of predictions.
+    def __init__(
+        self, names: Set[str], load: Callable[[str], tuple[str, str]], one_xclbin: bool
+    ) -> None: ...
     def schedule(
         self,
         recipe: str,
