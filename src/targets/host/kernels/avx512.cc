@@ -219,7 +219,7 @@ struct ByteBlockAhead {
   }
 };
 
-// Fetches so many blocks ahead for one row, and one for a few.
+// Fetches so many blocks ahead for one row.
 template <Hint kHint, int kAhead = 1>
 constexpr Kernels Avx512Kernels() {
   Kernels kernels = GenericKernels("avx512");
