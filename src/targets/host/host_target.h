@@ -20,7 +20,7 @@ inline auto GemmOf(const WeightForm& form, const Kernels& kernels) {
   if (form.group == 16) return kernels.gemm_int8_16;
   const bool of_file = form.kind == WeightKind::kFile;
   if (of_file && q4nx::HasPowers(q4nx::FileFormOf(form.type))) return kernels.gemm_int8_of_powers;
-  const int bits = of_file                          ? q4nx::BitsOfValues(q4nx::FileFormOf(form.type))
+  const int bits = of_file ? q4nx::BitsOfValues(q4nx::FileFormOf(form.type))
                    : form.kind == WeightKind::kQ8NX ? 8
                                                     : 4;
   return bits <= 4   ? kernels.gemm_int8

@@ -222,8 +222,8 @@ void CopyRole(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup
         t.most_rows.int8 = f.most_rows.int8;
       });
       return Copy(from, to, &K::unpack_block, &K::gemm_int8, &K::gemm_int8_of_5_bits,
-                  &K::gemm_int8_of_8_bits, &K::gemm_int8_of_powers, &K::gemm_int8_16, &K::int8_blocking,
-                  &K::prompts_in_bf16);
+                  &K::gemm_int8_of_8_bits, &K::gemm_int8_of_powers, &K::gemm_int8_16,
+                  &K::int8_blocking, &K::prompts_in_bf16);
     case Role::kRowsBf16:
       Copy(*from.lookup, lookup, &L::dequantize_block);
       to.bytes.dequantize_block = from.bytes.dequantize_block;

@@ -212,7 +212,8 @@ struct Kernels {
                     int64_t rows, const int8_t* codes, const float* scales, const float* mins,
                     const int32_t* offsets, int64_t groups, float* y, int64_t ldy);
   decltype(gemm_int8) gemm_int8_of_5_bits, gemm_int8_of_8_bits;
-  // For codes from -16 to 16, with scales that are powers of two, as FileKernels::unpack leaves them.
+  // For codes from -16 to 16, with scales that are powers of two, as FileKernels::unpack leaves
+  // them.
   decltype(gemm_int8) gemm_int8_of_powers;
   GemmBlocking bf16_blocking, int8_blocking;
   MostStreamedRows most_rows;
