@@ -59,11 +59,20 @@ LOGITS = "logits"  # the name of an output
 BY_GRAPH = frozenset({"float32_products", "logits"})
 # Their later results have a shape that ONNX Runtime infers.
 OTHER_SHAPES = frozenset({"CausalConv", "Split"})
+
+
+def _one_float(attr: ir.Attr) -> float | None:
+    tensor = attr.as_tensor()
+    is_one = tensor.dtype == ir.DataType.FLOAT and tensor.size == 1
+    return tensor.numpy().item() if is_one else None
+
+
 _KINDS: dict[ir.AttributeType, Callable[[ir.Attr], Any]] = {
     ir.AttributeType.INT: lambda attr: attr.as_int(),
     ir.AttributeType.FLOAT: lambda attr: attr.as_float(),
     ir.AttributeType.STRING: lambda attr: attr.as_string(),
     ir.AttributeType.INTS: lambda attr: list(attr.as_ints()),
+    ir.AttributeType.TENSOR: _one_float,
 }
 
 
@@ -278,9 +287,10 @@ class _View:
             "domain": node.domain,
             "op_type": node.op_type,
             "attributes": {
-                attr.name: _KINDS[attr.type](attr)
+                attr.name: given
                 for attr in node.attributes.values()
                 if attr.type in _KINDS and not attr.is_ref()
+                if (given := _KINDS[attr.type](attr)) is not None
             },
             "inputs": [self.name(value) for value in node.inputs],
             "outputs": [self.name(value) if value.name else "" for value in node.outputs],

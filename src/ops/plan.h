@@ -85,6 +85,11 @@ struct MoEStep {
   const void*
       router_weights;  // (rows, experts), or null: the weights are the chosen logits' softmax
   bool normalize;      // a row's router_weights are divided by their sum
+  // Scores are sigmoids: choice_bias (experts, or null) is added to them for the choice alone, and
+  // weights are the chosen scores, divided by their sum + epsilon, times factor.
+  bool sigmoid;
+  const float* choice_bias;
+  float epsilon, factor;
   // One expert after the other, each as the weights of a MatMulStep; `up` is null if not gated.
   const uint8_t *gate, *up, *down;
   WeightForm form, up_form, down_form;           // `form` is that of gate

@@ -107,6 +107,7 @@ void Reads(const MoEStep& step, const Taking& take) {
   take(step.x, step.rows * step.hidden, step.type);
   take(step.router, step.rows * step.experts, step.type);
   take(step.router_weights, step.rows * step.experts, step.type);
+  take(step.choice_bias, step.experts, DataType::kFloat32);
   take(step.gate_bias, step.experts * step.inter, DataType::kFloat32);
   take(step.up_bias, step.experts * step.inter, DataType::kFloat32);
   take(step.down_bias, step.experts * step.hidden, DataType::kFloat32);
