@@ -15,8 +15,6 @@ namespace {
 using Hint = decltype(_MM_HINT_T0);  // an enum in GCC, an int in clang
 
 #include "targets/host/kernels/rows_avx512_blocks.inc"
-#include "targets/host/kernels/attention_avx512.inc"
-#include "targets/host/kernels/attention_avx512_int8.inc"
 
 // Blocks are read once and in order, and fetched some bytes ahead. The best cache level to fetch
 // into, and how far ahead, depend on the CPU: choice.cc has the variants and the rules. Always
@@ -154,6 +152,8 @@ void FusedDqpInt8Avx512(const uint8_t* blocks, int64_t k_blocks, const int8_t* a
                                                         kAhead * layout.bytes, y);
 }
 
+#include "targets/host/kernels/attention_avx512.inc"
+#include "targets/host/kernels/attention_avx512_int8.inc"
 #include "targets/host/kernels/rows_avx512.inc"
 
 // 64 code bytes -> 8 k x 16 out-features of the panel [64][32][4] of UnpackBlock.
