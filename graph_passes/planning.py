@@ -114,7 +114,7 @@ def replace_sources(
             report.replaced(node, f"{DOMAIN}.{step['op']}")
 
 
-def _compute_rotation(view: _View, step: _ClaimedSource, node: ir.Node) -> None:
+def _compute_rotation(view: _View, step: _FusedStep, node: ir.Node) -> None:
     read = [view.value(name) if name else None for name in step["reads"]]
     inputs = dict(zip(INPUTS, read, strict=False))
     attributes = computed_rotation(node, inputs)
@@ -132,6 +132,8 @@ def fuse_steps(model: ir.Model, report: Report) -> None:
             report.left(nodes[0], step["why_not"])
         if len(nodes) == 1:
             continue
+        if step["op"] == OP_TYPE:
+            _compute_rotation(view, step, nodes[0])
         view.replace(nodes, view.node(step))
         for node in nodes[1:] if nodes[0].domain == DOMAIN else nodes:
             report.fused(node, f"{DOMAIN}.{step['op']}")

@@ -219,15 +219,18 @@ def test_an_npu_gets_codes_and_a_report_of_their_errors(
         assert all(0 < error < 0.01 for error in errors.values())
 
 
-def test_rotations_are_frequencies_and_no_tables(tmp_path: Path) -> None:
-    model = MODELS["gemma3"]
+@pytest.mark.parametrize(
+    ("family", "expected"), [("gemma3", {"_global": 128, "_local": 128}), ("qwen35", {"": 8})]
+)
+def test_rotations_are_frequencies_and_no_tables(
+    family: str, expected: dict[str, int], tmp_path: Path
+) -> None:
+    model = MODELS[family]
     path = write(tmp_path / "m.gguf", model, lambda name: Kind.Q8_0)
     result = ort_aie_ep.compile(path, tmp_path / "compiled")
     stored = ir.load(result.path / "model.onnx").graph.initializers
     sizes = {name: value.const_value.size for name, value in stored.items() if "_cache" in name}
-    assert sizes == {
-        f"cos_cache_{which}.frequencies": model.shape.head_dim // 2 for which in ("global", "local")
-    }
+    assert sizes == {f"cos_cache{which}.frequencies": size for which, size in expected.items()}
     assert read_plans(result.path).positions == model.shape.context
 
 
