@@ -195,7 +195,7 @@ def test_no_token_leaves_the_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "gates"), [(FLOAT32, FLOAT32), (FLOAT16, FLOAT32), (FLOAT16, FLOAT16)]
+    ("dtype", "gates"), [(FLOAT32, FLOAT32), (FLOAT16, FLOAT32), (BFLOAT16, BFLOAT16)]
 )
 @pytest.mark.parametrize(
     ("rule", "given", "lead", "heads", "dims", "channels"),
