@@ -59,6 +59,7 @@ LOGITS = "logits"  # the name of an output
 BY_GRAPH = frozenset({"float32_products", "logits"})
 # Their later results have a shape that ONNX Runtime infers.
 OTHER_SHAPES = frozenset({"CausalConv", "Split"})
+RECURRENCES = frozenset({"GatedDeltaNet", "LinearAttention"})  # a state has a type of its own
 
 
 def _one_float(attr: ir.Attr) -> float | None:
@@ -338,7 +339,7 @@ class _View:
         self._set_outputs(node, step["writes"])
         first_input = node.inputs[0]
         for value in node.outputs[1:]:  # a sum has the type and shape of its terms
-            if first_input is None or step["op"] == "LinearAttention":
+            if first_input is None or step["op"] in RECURRENCES:
                 continue
             value.type = value.type or first_input.type
             if value.shape is None and step["op"] not in OTHER_SHAPES:

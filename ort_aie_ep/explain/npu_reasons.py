@@ -143,6 +143,7 @@ _JUDGES: Mapping[str, Callable[[ir.Node, Set[str]], Verdict]] = {
     "CausalConv": _recurrence,
     "LinearAttention": _recurrence,
     "LinearAttentionGate": _recurrence,
+    "GatedDeltaNet": _recurrence,
     "NarrowMatMul": _recurrence,
     "GEMM": _projection,
     "GatedGEMM": _projection,

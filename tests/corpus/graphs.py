@@ -50,7 +50,7 @@ USUAL: dict[str, Given] = {
 SIZES = {"batch": 2, "sequence": 3}
 MICROSOFT = {
     "CausalConvWithState", "FastGelu", "GatedRMSNorm", "GatherBlockQuantized",
-    "GroupQueryAttention", "LinearAttentionGate",
+    "GatedDeltaNet", "GroupQueryAttention", "LinearAttentionGate",
     "MRotaryEmbedding", "MatMulNBits", "MultiHeadAttention", "QMoE", "QuickGelu",
     "SkipSimplifiedLayerNormalization",
 }  # fmt: skip
