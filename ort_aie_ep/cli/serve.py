@@ -219,7 +219,7 @@ def serve_command(
             if engine.facts.note:
                 console.note(f"{folder}: {engine.facts.note}")
         stack.callback(shelf.close)
-        server = Server(shelf, api_key, max_tokens, int(time.time()), Metrics())
+        server = Server(shelf, api_key, max_tokens, int(time.time()), Metrics(shelf))
 
         async def stopping(terminated: bool, hurry: Callable[[], bool]) -> None:
             if terminated:
