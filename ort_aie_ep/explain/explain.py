@@ -353,20 +353,15 @@ def _compiled(
     model: ir.Model, reasons: Mapping[str, str], schedule: _Schedule, plans: Plans
 ) -> tuple[NodeFate, ...]:
     plan_of = _plan_of(plans)
-    return tuple(
-        NodeFate(
-            label := node_label(node),
-            _op(node),
-            "",
-            *schedule.fate(label),
-            plan=plan_of.get(label, ""),
-        )
-        if node.domain == DOMAIN
-        else NodeFate(
-            node_label(node), _op(node), "", CPU_EP, reasons.get(node_label(node), NO_OPERATOR)
-        )
-        for node in _nodes(model)
-    )
+    fates = []
+    for node in _nodes(model):
+        label, op = node_label(node), _op(node)
+        if node.domain == DOMAIN:
+            where = plan_of.get(label, "")
+            fates.append(NodeFate(label, op, "", *schedule.fate(label), plan=where))
+        else:
+            fates.append(NodeFate(label, op, "", CPU_EP, reasons.get(label, NO_OPERATOR)))
+    return tuple(fates)
 
 
 def _reported_reasons(report: Path, file: str) -> Mapping[str, str]:
