@@ -87,21 +87,6 @@ std::string Words(LayerReason reason) {
   return found == words.end() ? "" : found->second;
 }
 
-LayerReason WhyNotLayer(const LayerFacts& layer) {
-  if (!layer.plan) return LayerReason::kNoPlan;
-  if (!layer.one_sequence) return LayerReason::kSeveralSequences;
-  if (!layer.standard) return LayerReason::kNotStandard;
-  if (layer.other_bias) return LayerReason::kBias;
-  if (layer.quantised_cache) return LayerReason::kQuantisedCache;
-  const bool norms = layer.q_norm || layer.k_norm;
-  if (layer.q_norm != layer.k_norm || layer.v_norm || (norms && layer.norm_after_rotary)) {
-    return LayerReason::kHeadNorms;
-  }
-  if (layer.mixed_positions) return LayerReason::kPositions;
-  if (!layer.one_epsilon) return LayerReason::kEpsilons;
-  return layer.inner_value ? LayerReason::kInnerValue : LayerReason::kNone;
-}
-
 namespace {
 
 // Whether weights can be stored in a form of Q4NX.

@@ -79,20 +79,6 @@ enum class LayerReason {
 };
 std::string Words(LayerReason reason);
 
-struct LayerFacts {
-  bool plan = true;  // it is part of one
-  bool one_sequence = true;
-  bool standard = true;  // its plan has only such layers, and a vocabulary after them
-  // One projection gives queries, keys and values. Beside its own there are no biases.
-  bool other_bias = false;
-  bool quantised_cache = false;
-  bool q_norm = false, k_norm = false, v_norm = false, norm_after_rotary = false;
-  bool mixed_positions = false;
-  bool one_epsilon = true;   // of all norms
-  bool inner_value = false;  // something outside reads a value inside it
-};
-LayerReason WhyNotLayer(const LayerFacts& layer);
-
 // Whether overlays read weights of a form in some form of Q4NX: those of 4 and of 2 bits.
 bool CanBeQ4nx(const WeightForm& form);
 // The form in which the device reads such weights of a plan: the smallest that holds them all, of
