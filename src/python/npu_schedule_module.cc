@@ -304,8 +304,8 @@ class NpuPackages {
     return widened;
   }
 
-  // Its streams are divided as sessions divide them, by the costs of the slowest machine; their time
-  // is that of the machine of the predictions.
+  // Its streams are divided as sessions divide them, by the costs of the slowest machine; their
+  // time is that of the machine of the predictions.
   struct Package {
     explicit Package(const std::pair<std::string, std::string>& json)
         : manifest(npu::ParseManifest(json.first)), timed(npu::ParseManifest(json.second)) {}

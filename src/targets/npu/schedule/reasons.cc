@@ -200,7 +200,8 @@ Reason WhyNotAttention(const AttentionStep& step, const HasOverlay& has) {
 
 Reason WhyNotExperts(const MoEStep& step, const HasOverlay& has) {
   const auto of_rows = [&](int64_t rows) {
-    const Reason in = WhyNotProduct({step.form.kind, rows, step.inter, step.hidden, step.numerics}, has);
+    const Reason in =
+        WhyNotProduct({step.form.kind, rows, step.inter, step.hidden, step.numerics}, has);
     if (in != Reason::kNone) return in;
     return WhyNotProduct({step.down_form.kind, rows, step.hidden, step.inter, step.numerics}, has);
   };
