@@ -201,22 +201,6 @@ class _Call:
         )  # fmt: skip
 
 
-def why_not_layers(plans: Plans, overlays: Set[str], *, int8: bool = False) -> str:
-    """Why a token's layers do not run whole on the overlay `fused_layer`; empty if they do, or if
-    the model has no attention. `overlays` are the packages that there are."""
-    found = (schedule(plan, 1, 2, overlays, int8=int8)["layers_refused"] for plan in plans)
-    return next(filter(None, found), "")
-
-
-def why_widened(plans: Plans, overlays: Set[str]) -> dict[BlockForm, str]:
-    """The forms of weights that an NPU reads only widened, and why."""
-    return {
-        BlockForm(*form): why
-        for plan in plans
-        for form, why in schedule(plan, 1, 2, overlays)["widened"].items()
-    }
-
-
 def form_of(plans: Sequence[PlanNode]) -> BlockForm:
     """The form in which the device reads the quantised weights of the largest node."""
     largest = max(plans, key=lambda plan: len(plan.recipe), default=None)

@@ -102,6 +102,15 @@ class GivenTensors final : public Program::Io {
   mutable Addresses addresses_;
 };
 
+template <typename Reasons>
+std::vector<std::string> AllWords() {
+  std::vector<std::string> all;
+  for (int i = static_cast<int>(Reasons::kNone) + 1; i < static_cast<int>(Reasons::kCount); ++i) {
+    all.push_back(Words(static_cast<Reasons>(i)));
+  }
+  return all;
+}
+
 py::list WordsOf(const std::vector<Reason>& reasons) {
   py::list words;
   for (const Reason reason : reasons) words.append(Words(reason));
@@ -196,6 +205,7 @@ class NpuPackages {
     result["stages"] = stages;
     result["layers_refused"] = layers_refused;
     result["form"] = py::make_tuple(contents.form().group, contents.form().minima);
+    result["left"] = LeftOf(plan, scheduler);
     result["widened"] = WidenedOf(plan, planned, scheduler, contents.form());
     return result;
   }
@@ -269,6 +279,16 @@ class NpuPackages {
     return given;
   }
 
+  // By name, why the device leaves a step to the host.
+  static py::dict LeftOf(const Plan& plan, const Scheduler& scheduler) {
+    py::dict left;
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      const Reason reason = scheduler.WhyNot(plan.steps[i]);
+      if (reason != Reason::kNone) left[py::str(std::string(plan.NameOf(i)))] = Words(reason);
+    }
+    return left;
+  }
+
   // Forms of weights, as (bits, group, minima), that the device reads only widened, and why.
   py::dict WidenedOf(const Plan& plan, bool planned, const Scheduler& scheduler,
                      const WeightForm& to) const {
@@ -284,8 +304,8 @@ class NpuPackages {
     return widened;
   }
 
-  // Its streams are divided as sessions divide them, by the costs of the slowest machine; their time
-  // is that of the machine of the predictions.
+  // Its streams are divided as sessions divide them, by the costs of the slowest machine; their
+  // time is that of the machine of the predictions.
   struct Package {
     explicit Package(const std::pair<std::string, std::string>& json)
         : manifest(npu::ParseManifest(json.first)), timed(npu::ParseManifest(json.second)) {}
@@ -312,6 +332,8 @@ class NpuPackages {
 }  // namespace
 
 void DefineSchedule(py::module_& m) {
+  m.def("reasons", &AllWords<Reason>);
+  m.def("layer_reasons", &AllWords<LayerReason>);
   m.def(
       "packages",
       [](int64_t group, bool minima) {
