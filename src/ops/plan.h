@@ -313,6 +313,7 @@ struct AttentionStep {
   bool float32_products = false;  // for prompts too; on the host
 
   void* output = nullptr;  // (batch, sequence, heads * dim)
+  int64_t unread = 0;      // of the output, so many first tokens need not be computed
 
   std::shared_ptr<KeptState> kept = nullptr;  // belongs to the op; null: keep nothing
 

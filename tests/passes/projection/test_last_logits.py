@@ -111,12 +111,13 @@ def test_a_caller_says_how_many_last_tokens_have_logits(
     else:
         ort_aie_ep.compile(DATA / name, tmp_path / "compiled", plan=door == "compiled")
         session = open_session(find_model(tmp_path / "compiled").model, Options())
-    tokens = np.random.default_rng(0).integers(3, 300, 17)
+    # So many that the last layer leaves rows out.
+    tokens = np.random.default_rng(0).integers(3, 300, 100)
     found = []
-    for wanted in (0, 1, 3, 99):
-        decoder = Decoder(session, source, 32)
-        found.append(decoder.forward(tokens, wanted))
-    assert [len(rows) for rows in found] == [17, 1, 3, 17]
+    for wanted in (0, 1, 3, 199):
+        decoder = Decoder(session, source, 101)
+        found.append(np.vstack([decoder.forward(tokens, wanted), decoder.forward(tokens[:1], 1)]))
+    assert [len(rows) for rows in found] == [101, 2, 4, 101]
     for rows in found[1:]:
         np.testing.assert_allclose(rows, found[0][-len(rows) :], atol=TOLERANCE)
 
