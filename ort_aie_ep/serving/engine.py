@@ -53,7 +53,6 @@ class Facts:
         chat: whether it has a chat template.
         slots: how many texts it writes at the same time.
         token_bytes: what the cache of a token takes; 0 if that is not known.
-        kept: bytes of memory for texts that have no slot.
         note: what a user should know of how it runs; may be empty.
     """
 
@@ -61,7 +60,6 @@ class Facts:
     chat: bool
     slots: int
     token_bytes: int
-    kept: int
     note: str
 
 
@@ -82,11 +80,8 @@ def _work(pipe: Connection, opening: Callable[[], Loop], counts: Counts) -> None
     if loop.prefixes is not None:
         loop.prefixes.count_in(counts)
     with suppress(EOFError, OSError):  # the server is gone
-        slots, kept = loop.slots, loop.prefixes.limit if loop.prefixes else 0
-        facts = Facts(
-            loop.context, loop.prompts.chat, slots.count, slots.token_bytes, kept, slots.note
-        )
-        pipe.send(facts)
+        slots, chat = loop.slots, loop.prompts.chat
+        pipe.send(Facts(loop.context, chat, slots.count, slots.token_bytes, slots.note))
         _advance(pipe, loop)
     if loop.prefixes is not None:
         loop.prefixes.close()
