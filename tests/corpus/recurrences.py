@@ -154,6 +154,16 @@ def delta_nets() -> Iterator[Entry]:
               "sigmoid=1 unit=1", "Reshape", "Q4NXMatMul l y -> y"),
         given=given, declared=declared, since=SINCE, sizes=(two, {"batch": 1, "sequence": 1}),
     )  # fmt: skip
+    wide = ("past", "rate", "dt", "s", "a1", "b1")
+    yield Entry(
+        "a gated delta net in float16",
+        f"{made}a1 = Cast<to=1>(a); b1 = Cast<to=1>(b)\n{node.replace(' a, b,', ' a1, b1,')}{end}",
+        steps(*before, "Cast a -> a1 dtype=1", "Cast b -> b1 dtype=1",
+              "GatedDeltaNet q0 k0 v0 past a1 b1 rate dt -> l0 s gate=softplus scale=0 sigmoid=1 "
+              "unit=1", "Reshape", "Q4NXMatMul l y -> y"),
+        given=given, declared=declared | {"a1": declared["a"], "b1": declared["b"]}, since=SINCE,
+        dtype=np.dtype(np.float16), types=dict.fromkeys(wide, np.float32), sizes=(two,),
+    )  # fmt: skip
     for name, of, to, why in (
         ("of another update", "<gate", "<update_rule='mean', gate", "its update_rule is mean"),
         ("of packed sequences", "v0, -,", "v0, counts,", "its sequences have lengths of their own"),
