@@ -14,8 +14,8 @@ counted by the same rules, take 1.7, 2.0 and 2.2 times their counts on silicon. 
 attention multiply their counts by 2, `COMPILED`, which is within 30 % of each of the three. They
 are other kernels, less exact and by other compilers' versions: what these here take is unconfirmed.
 
-The closed forms of `*/cost.py` have these cycles, except where whole programs of 2026 imply that a
-kernel of that purpose takes longer, or less: then they have the number, and its source.
+Where whole programs of 2026 imply that a kernel of some purpose takes longer, or less, its model
+has that number, and its source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ort_aie_ep.formats.q4nx import BlockForm
-from ort_aie_ep.npu.terms.kernel import Kernel
 
 # Call, return, the first loads, draining the pipeline (mlir-aie: loads take 5 to 7 cycles, macs 5
 # to 6, a taken branch 5).
@@ -58,12 +57,6 @@ Scalars = tuple[int, ...]
 def fixed(cycles: float) -> Callable[[str, Scalars], float]:
     """The cycles of a kernel that always takes as long."""
     return lambda arch, scalars: cycles
-
-
-def of_call(kernel: Kernel, *leading: int) -> float:
-    """The cycles of a call on AIE2P: `leading` scalars, the others zero (no mask, no softcap)."""
-    scalars = sum(argument is int for argument in kernel.arguments)
-    return kernel.cycles("aie2p", (*leading, *(0,) * (scalars - len(leading))))
 
 
 def form_scalars(form: BlockForm) -> tuple[int, int]:

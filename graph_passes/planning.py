@@ -59,11 +59,21 @@ LOGITS = "logits"  # the name of an output
 BY_GRAPH = frozenset({"float32_products", "logits"})
 # Their later results have a shape that ONNX Runtime infers.
 OTHER_SHAPES = frozenset({"CausalConv", "Split"})
+RECURRENCES = frozenset({"GatedDeltaNet", "LinearAttention"})  # a state has a type of its own
+
+
+def _one_float(attr: ir.Attr) -> float | None:
+    tensor = attr.as_tensor()
+    is_one = tensor.dtype == ir.DataType.FLOAT and tensor.size == 1
+    return tensor.numpy().item() if is_one else None
+
+
 _KINDS: dict[ir.AttributeType, Callable[[ir.Attr], Any]] = {
     ir.AttributeType.INT: lambda attr: attr.as_int(),
     ir.AttributeType.FLOAT: lambda attr: attr.as_float(),
     ir.AttributeType.STRING: lambda attr: attr.as_string(),
     ir.AttributeType.INTS: lambda attr: list(attr.as_ints()),
+    ir.AttributeType.TENSOR: _one_float,
 }
 
 
@@ -105,7 +115,7 @@ def replace_sources(
             report.replaced(node, f"{DOMAIN}.{step['op']}")
 
 
-def _compute_rotation(view: _View, step: _ClaimedSource, node: ir.Node) -> None:
+def _compute_rotation(view: _View, step: _FusedStep, node: ir.Node) -> None:
     read = [view.value(name) if name else None for name in step["reads"]]
     inputs = dict(zip(INPUTS, read, strict=False))
     attributes = computed_rotation(node, inputs)
@@ -123,6 +133,8 @@ def fuse_steps(model: ir.Model, report: Report) -> None:
             report.left(nodes[0], step["why_not"])
         if len(nodes) == 1:
             continue
+        if step["op"] == OP_TYPE:
+            _compute_rotation(view, step, nodes[0])
         view.replace(nodes, view.node(step))
         for node in nodes[1:] if nodes[0].domain == DOMAIN else nodes:
             report.fused(node, f"{DOMAIN}.{step['op']}")
@@ -278,9 +290,10 @@ class _View:
             "domain": node.domain,
             "op_type": node.op_type,
             "attributes": {
-                attr.name: _KINDS[attr.type](attr)
+                attr.name: given
                 for attr in node.attributes.values()
                 if attr.type in _KINDS and not attr.is_ref()
+                if (given := _KINDS[attr.type](attr)) is not None
             },
             "inputs": [self.name(value) for value in node.inputs],
             "outputs": [self.name(value) if value.name else "" for value in node.outputs],
@@ -326,7 +339,7 @@ class _View:
         self._set_outputs(node, step["writes"])
         first_input = node.inputs[0]
         for value in node.outputs[1:]:  # a sum has the type and shape of its terms
-            if first_input is None or step["op"] == "LinearAttention":
+            if first_input is None or step["op"] in RECURRENCES:
                 continue
             value.type = value.type or first_input.type
             if value.shape is None and step["op"] not in OTHER_SHAPES:

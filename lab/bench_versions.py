@@ -25,9 +25,6 @@ from ort_aie_ep.cli.console import bar
 from ort_aie_ep.progress import Count
 from ort_aie_ep.tools.bench.statistics import median, ratio
 
-# The calls to measure: a token after this many others, and a prompt.
-TOKENS_AFTER = (16, 512)
-PROMPT = 512
 # Threads of ONNX Runtime spin for a while after a run.
 SETTLE_SECONDS = 0.1
 
@@ -57,7 +54,7 @@ ids = np.random.default_rng(0).integers(3, decoder.vocabulary, decoder.capacity)
 
 def run(start, rows):  # the cache before `start` stays, and is the same each time
     decoder.length = start
-    decoder.forward(ids[start : start + rows])
+    decoder.forward(ids[start : start + rows], wanted=1)
     return 1000 * decoder.run_seconds
 
 run(0, decoder.capacity)
@@ -75,10 +72,10 @@ for line in sys.stdin:
 class Side:
     """A version in its own process."""
 
-    def __init__(self, side: str, seconds: float) -> None:
-        """Starts the process for PYTHON=FOLDER; a measurement takes `seconds`, at least one run."""
+    def __init__(self, side: str, options: argparse.Namespace) -> None:
+        """Starts the process for PYTHON=FOLDER; a measurement takes at least one run."""
         python, _, folder = side.partition("=")
-        what = json.dumps([folder, TOKENS_AFTER, PROMPT, seconds])
+        what = json.dumps([folder, options.after, options.prompt, options.seconds])
         self._process = subprocess.Popen(
             [python, "-c", PROCESS, what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -110,14 +107,18 @@ def main() -> None:
     parser.add_argument("sides", nargs=2, metavar="PYTHON=FOLDER")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each side; default: 10")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a turn; default: 0.5")
+    parser.add_argument(
+        "--after", type=int, nargs="+", default=(16, 512), help="tokens after so many; 16 512"
+    )
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt; 512")
     parser.add_argument("--json", type=Path, help="add the turns to those in this file")
     options = parser.parse_args()
-    what = {f"token after {start}": (start, 1) for start in TOKENS_AFTER}
-    what[f"prompt of {PROMPT}"] = (0, PROMPT)
+    what = {f"token after {start}": (start, 1) for start in options.after}
+    what[f"prompt of {options.prompt}"] = (0, options.prompt)
     turns: dict[str, list[list[float]]] = {name: [[], []] for name in what}
     if options.json and options.json.exists():
         turns = json.loads(options.json.read_text())
-    sides = [Side(side, options.seconds) for side in options.sides]
+    sides = [Side(side, options) for side in options.sides]
     with bar("bench", "turns") as progress:
         count = Count(progress, options.rounds * len(what) * len(sides))
         for number in range(options.rounds):

@@ -58,7 +58,6 @@ import llama_cpp as api
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-import onnxruntime
 from gguf import GGMLQuantizationType as Kind
 from tokenizers import Tokenizer, models, normalizers, trainers
 
@@ -86,11 +85,15 @@ import ort_aie_ep
 from ort_aie_ep.compiler.gguf.file import read_gguf
 from ort_aie_ep.compiler.gguf.tokenizer import PRE, write_tokenizer
 from ort_aie_ep.formats.file_forms import FILE_FORMS
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import Options, open_session
 
 Floats = npt.NDArray[np.float32]
 LANGUAGES = Path(__file__).with_name("languages.txt")
 ALLOWED = 1.3
-GREEDY = 64  # tokens of a text
+CAPACITY = 256  # tokens of a text
+GREEDY = 64  # tokens that are chosen
 CHECKS = ("tokens", "logits", "real", "sizes", "truth", "keys", "greedy")
 PROMPTS = (
     "The three most important things to know about the sea are",
@@ -129,7 +132,7 @@ def opened(path: Path, *, vocabulary: bool = False) -> Iterator[Any]:
 def context_of(path: Path) -> Iterator[Any]:
     """A context of llama.cpp, with a cache in float32 and without flash attention."""
     params = api.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = 256
+    params.n_ctx = params.n_batch = params.n_ubatch = CAPACITY
     params.n_threads = params.n_threads_batch = 1
     params.type_k = params.type_v = 0
     params.flash_attn_type = 0
@@ -162,51 +165,22 @@ def logits_of_llama(path: Path, ids: Sequence[int], vocabulary: int) -> Floats:
         return decoded(context, ids, 0, vocabulary)
 
 
-class Compiled:
+def compiled_decoder(folder: Path, numerics: str) -> Decoder:
     """A session of a compiled folder, which remembers what it read."""
-
-    def __init__(self, folder: Path, numerics: str) -> None:
-        decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
-        window = decoder.get("sliding_window", {}).get("window_size", 0)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.register_custom_ops_library(ort_aie_ep.library_path())
-        options.add_session_config_entry("ort_aie.numerics", numerics)
-        self._session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
-        heads, width = decoder["num_key_value_heads"], decoder["head_size"]
-        self._past = {
-            entry.name: np.zeros((1, heads, window * ("sliding" in str(entry.shape)), width), "f4")
-            for entry in self._session.get_inputs()
-            if entry.name.startswith("past_key_values")
-        }
-        self._tokens = 0
-
-    def logits(self, ids: Sequence[int]) -> Floats:
-        """Logits (tokens, vocabulary) of more tokens."""
-        self._tokens += len(ids)
-        mask = np.ones((1, self._tokens), np.int64)
-        feed = self._past | {"input_ids": np.array([ids]), "attention_mask": mask}
-        found, *present = self._session.run(None, feed)
-        self._past = dict(zip(self._past, self._in_order(present), strict=True))
-        return np.asarray(found)[0]
-
-    def _in_order(self, present: Sequence[Any]) -> list[Any]:
-        """What the outputs contain, in the order of the inputs."""
-        names = [output.name for output in self._session.get_outputs()[1:]]
-        named = dict(zip(names, present, strict=True))
-        return [named[name.replace("past_key_values", "present")] for name in self._past]
+    found = find_model(folder)
+    return Decoder(open_session(found.model, Options(numerics=numerics)), found, CAPACITY)
 
 
 def logits_of_compiled(folder: Path, ids: Sequence[int], numerics: str) -> Floats:
     """Logits (tokens, vocabulary)."""
-    return Compiled(folder, numerics).logits(ids)
+    return compiled_decoder(folder, numerics).forward(np.array(ids))
 
 
 def greedy(path: Path, folder: Path, prompt: Sequence[int], count: int) -> str:
     """How many tokens the compiled model, which is asked token by token, chooses as llama.cpp does
     after the same tokens; and if one is another, how close llama.cpp's logits of the two are."""
-    ours = Compiled(folder, "int8")
-    row, alike, first, apart = ours.logits(prompt)[-1], 0, count, []
+    ours = compiled_decoder(folder, "int8")
+    row, alike, first, apart = ours.forward(np.array(prompt))[-1], 0, count, []
     with context_of(path) as context:
         theirs = decoded(context, prompt, 0, len(row))[-1]
         for at in range(count):
@@ -215,7 +189,7 @@ def greedy(path: Path, folder: Path, prompt: Sequence[int], count: int) -> str:
             if token != mine:
                 first = min(first, at)
                 apart.append(float(theirs[token] - theirs[mine]) / float(np.std(theirs)))
-            row = ours.logits([token])[-1]
+            row = ours.forward(np.array([token]))[-1]
             theirs = decoded(context, [token], len(prompt) + at, len(row))[0]
     gaps = f"; logits of the others are {max(apart):.2f} deviations apart or less" if apart else ""
     return f"the first {first} of {count} greedy tokens are llama.cpp's, and {alike} in all{gaps}"

@@ -2,6 +2,7 @@
 
     python lab/make_gguf.py FILE --type q4_k_m                       # llama-3.2-1b
     python lab/make_gguf.py FILE --type mxfp4 --shape gpt-oss-20b --layers 4
+    python lab/make_gguf.py FILE --type q4_0 --shape lfm2-1.2b       # or qwen3.5-0.8b
 
 A type is one for all matrices, or a mixture: q4_k_m and q4_0 as llama.cpp's quantiser divides them.
 Vectors are float32; there is no vocabulary. Needs the extra gguf.
@@ -23,7 +24,7 @@ import gguf_files
 
 from ort_aie_ep.models.shapes import SHAPES
 
-ARCHITECTURES = {"gptoss": "gpt-oss"}
+ARCHITECTURES = {"gptoss": "gpt-oss", "qwen3_5_text": "qwen35"}
 
 
 def types_of(name: str, layers: int) -> gguf_files.Types:

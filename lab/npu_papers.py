@@ -20,14 +20,14 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from ort_aie_ep.prediction import measured
 from ort_aie_ep.prediction.composition import Composition, compose
-from ort_aie_ep.prediction.measured import Phase
+from ort_aie_ep.prediction.ranges import Phase
 from ort_aie_ep.prediction.report import in_k, new_table
 from ort_aie_ep.prediction.shapes import MODELS, plans_of, shape_of
 
 #: Context lengths of every table's columns, from the left.
 CONTEXTS = tuple(1024 << i for i in range(8))
+LENGTHS = (512, 1024, 2048, 4096)  # of mlir-air's prompts
 
 Rows = dict[str, tuple[float, ...]]
 
@@ -58,8 +58,11 @@ def _from_milliseconds(rows: Rows) -> Rows:
 #: Gemma3 onto an Edge Dataflow Architecture* (Ryzen AI 7 350); both are Krackan with DDR5-5600.
 #: FastFlowLM 0.1.3 is https://docs.fastflowlm.com/benchmarks/llama3_results.html; its tables of
 #: January 2026 are docs/docs/benchmarks/ of its repository at 8b8399c (Ryzen AI 7 350, power mode
-#: "performance"; 0.9.30 for the llamas, 0.9.31 for the others). mlir-air's are those of
-#: `prediction/measured.py`, and a nightly sweep of 2026-08-22 (commit e972f294).
+#: "performance"; 0.9.30 for the llamas, 0.9.31 for the others). mlir-air's are of its branch
+#: perf-history, on a Ryzen AI 5 PRO 340 (Krackan): nightly sweeps of 2026-08-22 (commit e972f294)
+#: and 2026-09-14 (15f33a3b: mlir-air ff95a9b3, Peano 22.0.0.2026090201, verify pass in all cells).
+#: Those on a Ryzen AI 9 HX 370 (Strix) are pull requests #1910 (the same program) and #1996 (that
+#: of bfloat16 weights).
 SOURCES = (
     Source("paper 1, Table III", "token", {
         "qwen3-0.6b": (50.4, 45.3, 36.0, 25.7, 16.4, 9.6),
@@ -105,14 +108,24 @@ SOURCES = (
     Source("mlir-air, 2026-08-22", "token", {
         "gemma3-4b": (20.65, 19.27, 17.00, 13.73, 9.94, 6.41, 3.74, 2.04),
     }),
-    Source("mlir-air, 2026-09-14", "token", measured.TOKENS),
-    Source(
-        "mlir-air, 2026-09-14", "prompt", _from_milliseconds(measured.PROMPTS), measured.LENGTHS
-    ),
-    Source(
-        "mlir-air on a Strix", "prompt", _from_milliseconds(measured.STRIX_PROMPTS),
-        measured.LENGTHS,
-    ),
+    Source("mlir-air, 2026-09-14", "token", {
+        "llama-3.2-1b": (68.44, 63.49, 54.79, 43.15, 30.43, 19.05, 10.92, 5.89),
+        "llama-3.2-3b": (28.15, 25.77, 22.09, 17.16, 11.88, 7.36, 4.18, 2.24),
+        "llama-3.1-8b": (13.2, 12.57, 11.4, 9.69, 7.44, 5.08, 3.11, 1.75),
+        "qwen3-4b": (20.9, 19.13, 16.39, 12.75, 8.83, 5.47, 3.11, 1.67),
+        "qwen3-8b": (12.68, 12.03, 10.86, 9.11, 6.91, 4.65, 2.81, 1.57),
+    }),
+    Source("mlir-air, 2026-09-14", "prompt", _from_milliseconds({
+        "llama-3.2-1b": (292, 483, 925, 2150),
+        "llama-3.2-3b": (646, 1146, 2531, 6124),
+        "llama-3.1-8b": (1351, 2517, 5962, 13276),
+        "qwen3-8b": (1836, 3523, 7131, 15256),
+        "gemma3-4b": (1036, 1856, 3639, 7624),
+    }), LENGTHS),
+    Source("mlir-air on a Strix", "prompt", _from_milliseconds({
+        "llama-3.2-1b": (311, 520, 978),
+        "qwen3-4b": (1711, 2861, 5886, 13077),
+    }), LENGTHS),
 )  # fmt: skip
 
 

@@ -1,12 +1,16 @@
-"""Where the time of a token goes: where_a_token_goes.py COMPILED [--threads N]
+"""Where the time of a token or a prompt goes: where_a_token_goes.py COMPILED [--prompts N ...]
 
 COMPILED is a dense model that `ort-aie compile` made, with one node for its decoder. Tokens run
 with the timeline (`ort_aie.log=trace`), in turns with plain reads of memory by as many threads.
 Prints, for a token after 16 and after 512 others, the median milliseconds of each kind of step, of
-what is between steps and of the rest of ONNX Runtime's `run`, and how fast projections read their
-weights. Of a projection's time, what its bytes do not take is a constant a, by least squares over
-its shapes: time = a + bytes / rate. That is its norm, its quantised activations, the start and the
-end of a parallel section, and the first blocks, which nobody has fetched ahead.
+what is between steps and of the rest of ONNX Runtime's `run`, how fast projections read their
+weights, and how long a plain read of them and of the cache takes. Of a projection's time, what its
+bytes do not take is a constant a, by least squares over its shapes: time = a + bytes / rate. That
+is its norm, its quantised activations, the start and the end of a parallel section, and the first
+blocks, which nobody has fetched ahead.
+
+Of prompts, it prints the share of attention, and the operations a second of its two products,
+without keys that causality hides. `make kernel-bench` has the peak of a thread.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import json
 import os
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -29,7 +34,6 @@ from ort_aie_ep.machine import physical_cores
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, inspect, open_session
 
-TOKENS_AFTER = (16, 512)
 PROJECTIONS = ("MatMul", "GatedMLP")
 TURN = 16  # tokens between two plain reads
 
@@ -49,11 +53,12 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Token:
-    """A plan of one token: its time in ms, its steps, and the keys of its attention."""
+class Plan:
+    """A plan: its time in ms, its steps, its tokens, and the keys of its attention."""
 
     milliseconds: float
     steps: tuple[Step, ...]
+    rows: int
     keys: int
 
 
@@ -65,48 +70,67 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=10, help=f"turns of {TURN} tokens; default: 10"
     )
+    parser.add_argument(
+        "--after", type=int, nargs="+", default=(16, 512), help="tokens after so many; 16 512"
+    )
+    parser.add_argument("--prompts", type=int, nargs="+", default=(), help="of so many tokens")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         os.environ["ORT_AIE_TRACE"] = str(path)
-        runs, read = measure(options.model, options.threads, options.rounds)
-        tokens = tokens_in(json.loads(path.read_text())["traceEvents"])
+        measured = measure(options)
+        plans = plans_in(json.loads(path.read_text())["traceEvents"])
     size = sum(node.token_bytes for node in explain(options.model).nodes)
     print(f"{size / 1e6:.0f} MB of weights, {options.threads} threads")
-    for after in TOKENS_AFTER:
-        its = [token for token in tokens if after < token.keys <= after + TURN]
-        report(after, runs[after], its, size, read[after])
+    for after, runs in measured.runs.items():
+        its = [plan for plan in plans if plan.rows == 1 and after < plan.keys <= after + TURN]
+        report(after, runs, its, size, measured.cache_bytes * after, measured.read[after])
+    if options.prompts:  # which followed the last token
+        last = max(i for i, plan in enumerate(plans) if plan.rows == 1)
+        report_prompts(options.prompts, plans[last + 1 :])
 
 
-def measure(
-    model: Path, threads: int, rounds: int
-) -> tuple[dict[int, list[float]], dict[int, float]]:
-    """By context: milliseconds of `run` for each token, and bytes a second of plain reads."""
-    folder = inspect(model).folder
-    session = open_session(folder.model, Options(threads=threads, log="trace"))
-    decoder = Decoder(session, folder, max(TOKENS_AFTER) + 64)
+@dataclass(frozen=True)
+class Measured:
+    """By context: milliseconds of `run` for each token, and bytes a second of plain reads; bytes of
+    a token's keys and values."""
+
+    runs: dict[int, list[float]]
+    read: dict[int, float]
+    cache_bytes: int
+
+
+def measure(options: argparse.Namespace) -> Measured:
+    """Runs tokens, and then the prompts."""
+    folder = inspect(options.model).folder
+    session = open_session(folder.model, Options(threads=options.threads, log="trace"))
+    longest = max((*options.after, *options.prompts))
+    decoder = Decoder(session, folder, longest + 64)
     ids = np.random.default_rng(0).integers(3, decoder.vocabulary, decoder.capacity)
-    decoder.forward(ids)
+    decoder.prefill(ids[: max(options.after) + TURN])
     runs: dict[int, list[float]] = {}
     read: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as where:
-        reading = _native.KernelTrials(where, threads)
-        for after in TOKENS_AFTER:
+        reading = _native.KernelTrials(where, options.threads)
+        for after in options.after:
             times, reads = [], []
-            for _ in range(rounds):
+            for _ in range(options.rounds):
                 reads.append(reading.read_bandwidth(0.1))
                 for i in range(-4, TURN):  # threads wake up, and the read is out of the caches
                     decoder.length = after + i
                     decoder.forward(ids[after + i : after + i + 1])
                     times += [1000 * decoder.run_seconds] if i >= 0 else []
             runs[after], read[after] = times, median(reads)
-    return runs, read
+    for prompt in options.prompts:
+        decoder.length = 0
+        decoder.prefill(ids[:prompt])
+    return Measured(runs, read, decoder.token_bytes)
 
 
-def tokens_in(events: list[dict[str, Any]]) -> list[Token]:
-    """The plans of one token, in order."""
+def plans_in(events: list[dict[str, Any]]) -> list[Plan]:
+    """All plans, in order."""
     events = sorted(events, key=lambda event: float(event["ts"]))
-    tokens: list[Token] = []
+    plans: list[Plan] = []
     steps: list[Step] = []
     milliseconds = 0.0
     # A step begins after its plan, so that the steps of a plan follow it.
@@ -114,25 +138,56 @@ def tokens_in(events: list[dict[str, Any]]) -> list[Token]:
         if event["cat"] == "step":
             steps.append(Step(event["name"], event["dur"] / 1000, event["args"]))
         elif event["cat"] == "node":
-            if steps and steps[0].facts["rows"] == 1:
+            if steps:
                 keys = max(step.facts.get("keys", 0) for step in steps)
-                tokens.append(Token(milliseconds, tuple(steps), keys))
+                plans.append(Plan(milliseconds, tuple(steps), steps[0].facts["rows"], keys))
             steps, milliseconds = [], event["dur"] / 1000
-    return tokens
+    return plans
 
 
-def report(after: int, runs: list[float], tokens: list[Token], size: int, read: float) -> None:
+def kinds_of(plan: Plan) -> dict[str, float]:
+    """Milliseconds of each kind of step, and between steps."""
+    kinds: dict[str, float] = defaultdict(float)
+    for step in plan.steps:
+        kinds["projections" if step.kind in PROJECTIONS else step.kind] += step.milliseconds
+    kinds["between steps"] = plan.milliseconds - sum(kinds.values())
+    return kinds
+
+
+def report_prompts(prompts: Sequence[int], plans: list[Plan]) -> None:
+    """Prints a row for each prompt, which was run in chunks, a plan each."""
+    print("\n| a prompt of | ms | attention | its share | its GFLOP/s | projections |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    for prompt in prompts:
+        end = next(i for i, plan in enumerate(plans) if plan.keys == prompt) + 1
+        its, plans = plans[:end], plans[end:]
+        whole = sum(plan.milliseconds for plan in its)
+        attention, projections = (
+            sum(kinds_of(plan)[kind] for plan in its) for kind in ("Attention", "projections")
+        )
+        flops = sum(
+            4 * f["heads"] * f["dim"] * f["rows"] * (f["keys"] - (f["rows"] - 1) / 2)
+            for plan in its for step in plan.steps if step.kind == "Attention"
+            for f in [step.facts]
+        )  # fmt: skip
+        print(
+            f"| {prompt} | {whole:.0f} | {attention:.0f} | {attention / whole:.1%} | "
+            f"{flops / attention / 1e6:.0f} | {projections:.0f} |"
+        )
+
+
+def report(
+    after: int, runs: list[float], tokens: list[Plan], size: int, cache: int, read: float
+) -> None:
     """Prints the table of a context, and what a projection takes beside its bytes."""
     weights = sum(step.weights for step in tokens[0].steps if step.kind in PROJECTIONS)
     times: dict[str, list[float]] = defaultdict(list)
     shapes: dict[int, list[float]] = defaultdict(list)
     for run, token in zip(runs, tokens, strict=True):
-        kinds: dict[str, float] = defaultdict(float)
+        kinds = kinds_of(token)
         for step in token.steps:
-            kinds["projections" if step.kind in PROJECTIONS else step.kind] += step.milliseconds
             if step.kind in PROJECTIONS:
                 shapes[step.weights].append(step.milliseconds)
-        kinds["between steps"] = token.milliseconds - sum(kinds.values())
         kinds["ONNX Runtime"] = run - token.milliseconds
         for kind, milliseconds in kinds.items():
             times[kind].append(milliseconds)
@@ -143,6 +198,8 @@ def report(after: int, runs: list[float], tokens: list[Token], size: int, read: 
     print(f"| `run` | {whole:.2f} | |")
     rate = f"{read / 1e9:.1f} GB/s"
     print(f"| a plain read of the weights, {rate} | {limit:.2f} | {limit / whole:.1%} |")
+    limit = 1000 * cache / read
+    print(f"| of {cache / 1e6:.1f} MB of keys and values | {limit:.2f} | {limit / whole:.1%} |")
     a, per_byte = np.polynomial.polynomial.polyfit(
         [count * size / weights for count in shapes], [median(each) for each in shapes.values()], 1
     )

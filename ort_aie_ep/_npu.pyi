@@ -8,75 +8,6 @@ import numpy.typing as npt
 
 _Bytes = npt.NDArray[np.uint8]
 
-# --- why an NPU leaves work to the host
-
-def reasons() -> list[str]: ...
-def layer_reasons() -> list[str]: ...
-def why_not_layer(
-    *,
-    plan: bool = True,
-    standard: bool = True,
-    other_bias: bool = False,
-    quantised_cache: bool = False,
-    q_norm: bool = False,
-    k_norm: bool = False,
-    v_norm: bool = False,
-    norm_after_rotary: bool = False,
-    one_epsilon: bool = True,
-    inner_value: bool = False,
-) -> str: ...
-def form_of_plan(
-    weights: Sequence[tuple[int, int, bool]],  # bits (2 or 4), group, minima
-    *,
-    overlays: Set[str],
-) -> tuple[int, bool]: ...  # of Q4NX: group, minima
-def why_widened(
-    form: tuple[int, int, bool], to: tuple[int, bool], *, planned: bool, overlays: Set[str]
-) -> str: ...
-def why_not_gather() -> str: ...
-def why_not_experts(
-    *,
-    bits: int,
-    down_bits: int,
-    rows: int | None,
-    hidden: int,
-    inter: int,
-    int8: bool = False,
-    overlays: Set[str],
-) -> str: ...
-def why_not_move() -> str: ...
-def why_not_recurrence() -> str: ...
-def why_not_cast() -> str: ...
-def why_not_projection(
-    *,
-    bits: int,  # 16: bfloat16
-    rows: int | None,  # None: the answer for any number of rows
-    n: int,
-    k: int,
-    int8: bool = False,
-    overlays: Set[str],
-) -> str: ...
-def why_not_vector(
-    *,
-    rows: int | None,
-    k: int,
-    activation: str = "",  # aie.Activation's attribute function; "multiply" for aie.Mul, "swiglu"
-    gated: bool = False,  # aie.GatedRMSNorm
-    overlays: Set[str],
-) -> str: ...
-def why_not_attention(
-    *,
-    rows: int | None,
-    dim: int,  # 0: not known
-    hidden_keys: bool = False,
-    has_bias: bool,
-    has_head_sink: bool,
-    smooth_softmax: bool,
-    causal: bool,
-    window: int,
-    overlays: Set[str],
-) -> str: ...
-
 # --- instruction streams
 
 _Words = npt.NDArray[np.uint32]
@@ -105,13 +36,19 @@ def encode(
 ) -> _Words: ...
 def register(column: int, row: int, offset: int) -> int: ...
 
+# Why work is left to the host, in words: of steps, and of whole layers.
+def reasons() -> list[str]: ...
+def layer_reasons() -> list[str]: ...
+
 # What the scheduler of src/targets/npu does with a plan. Each input is (TensorProto's type, dims,
 # constant, values that ops read), or None for one that is left out.
 class Part(TypedDict):
     design: str
     package: str
     runs: int
-    invocations: list[tuple[str, dict[str, int]]]
+    invocations: list[tuple[str, float]]  # the sequence, and its predicted seconds
+    read: int  # bytes of DDR
+    written: int
 
 # Parts in one hardware context, and how many lists their runs are.
 class Submission(TypedDict):
@@ -132,14 +69,17 @@ class Schedule(TypedDict):
     stages: list[Stage]
     layers_refused: str
     form: tuple[int, bool]  # group, minima: of the weights on the device
+    left: dict[str, str]  # by name of a step, why the host does it
     widened: dict[tuple[int, int, bool], str]  # bits, group, minima: why
 
 # The packages that the executor looks for, with those for one form of Q4NX.
 def packages(group: int, minima: bool) -> list[str]: ...
 
 class Packages:
-    # load(name) gives the JSON of a package's manifest.
-    def __init__(self, names: Set[str], load: Callable[[str], str], one_xclbin: bool) -> None: ...
+    # load(name) gives the JSON of a package's manifest, and the same with costs of predictions.
+    def __init__(
+        self, names: Set[str], load: Callable[[str], tuple[str, str]], one_xclbin: bool
+    ) -> None: ...
     def schedule(
         self,
         recipe: str,

@@ -8,6 +8,7 @@ and cannot rename one in which a file is open.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import sys
 from collections.abc import Iterator
@@ -143,6 +144,14 @@ def usable_cpus() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def own_pages(size: int) -> bytearray | mmap.mmap:
+    """Bytes that stay long, in pages of their own: among others that come and go, they would leave
+    holes in the heap, which never goes back to the system."""
+    if sys.platform == "win32":  # whose heap does so by itself
+        return bytearray(size)
+    return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def free_memory() -> int | None:

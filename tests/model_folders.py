@@ -33,11 +33,6 @@ NO_CONTEXT = {"phi4mini"}
 # Operators left on the CPU EP, in addition to those that compute lengths from the mask. Phi's
 # norms are not RMS norms, and one reads the embedding.
 LEFT = {
-    # The router computes its choice and weights by operators of its own.
-    "lfm2_moe": {
-        "Add", "Clip", "Concat", "ConstantOfShape", "Div", "Exp", "GatherElements", "Log", "Mul",
-        "Neg", "Reciprocal", "ReduceSum", "Reshape", "ScatterElements", "Shape", "Slice", "TopK",
-    },
     "phi": {"Gather", "LayerNormalization", "com.microsoft.SkipLayerNormalization"},
     "phi4mini": {"Greater", "If"},
 }  # fmt: skip

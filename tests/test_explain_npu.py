@@ -4,21 +4,24 @@ host."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import onnx_ir as ir
 import pytest
 
 import ort_aie_ep
 from ort_aie_ep import _npu, machine
 from ort_aie_ep.explain import explain
 from ort_aie_ep.explain.explain import HOST, XRT, NodeFate
-from ort_aie_ep.explain.npu_reasons import Verdict, judge
 from ort_aie_ep.explain.overlays import FUSED_LAYER, Overlays, packages
+from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
+from ort_aie_ep.graph_passes.attention.node import INPUTS
 from ort_aie_ep.machine import XRT_TARGET, Finding
 from ort_aie_ep.models.shapes import SHAPES
+from ort_aie_ep.prediction.composition import schedule
+from ort_aie_ep.prediction.recipes import Input, alone
 from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent / "data"
@@ -139,117 +142,122 @@ def test_without_overlays_and_without_a_chip_everything_takes_the_host(
 
 # --- operators ---
 
-
-def value(*shape: int | str) -> ir.Value:
-    return ir.Value(name="x", shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT))
-
-
-def operator(op: str, inputs: dict[int, ir.Value | None], **attributes: int) -> ir.Node:
-    places = [inputs.get(i) for i in range(max(inputs, default=-1) + 1)]
-    return ir.node(op, places, attributes, domain="aie")
+FLOAT, UINT8, INT32, INT64 = 1, 2, 6, 7  # of TensorProto
+ATTENTION = ("query", "key", "value", "past_key", "past_value", "seqlens_k", "total")
 
 
-def projection(n: int = 128, k: int = 256, *more: int, **attributes: int | str) -> Verdict:
-    inputs: dict[int, ir.Value | None] = {place: value(4) for place in (0, 1, *more)}
-    return judge(operator("Q4NXMatMul", inputs, N=n, K=k, **attributes), ALL)
+def left(
+    op: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[Input | None],
+    results: int = 1,
+    overlays: Set[str] = ALL,
+) -> tuple[str, str]:
+    """Why an NPU leaves an operator to the host: for a token, and for a prompt."""
+    reads = [-1 if one is None else i for i, one in enumerate(inputs)]
+    node = replace(
+        alone(op, "op", {"format": 1, **attributes}, reads, results, tuple(inputs)), planned=True
+    )
+    token, prompt = (schedule(node, n, 1 + n, overlays)["left"].get("op", "") for n in (1, 2))
+    return token, prompt
 
 
-def attention(*more: int, dim: int = 64, **attributes: int) -> Verdict:
-    inputs: dict[int, ir.Value | None] = {place: value(4) for place in more}
-    inputs |= {0: value("b", "s", 2 * dim), 1: value("b", "s", dim), 3: value("b", 1, "p", dim)}
-    node = operator("FlowAttention", inputs, num_heads=2, kv_num_heads=1, **attributes)
-    return judge(node, ALL)
+def projection(
+    n: int = 128, k: int = 256, form: BlockForm = SHIPPING, *, overlays: Set[str] = ALL
+) -> tuple[str, str]:
+    inputs = Input(FLOAT, (1, "tokens", k)), Input(UINT8, form.blocks_shape(n, k), constant=True)
+    attributes = {"K": k, "N": n, "bits": form.bits} if form.bits != 4 else {"K": k, "N": n}
+    return left("Q4NXMatMul", attributes, inputs, overlays=overlays)
+
+
+def vector(op: str, k: int = 256, **attributes: str) -> tuple[str, str]:
+    rows = Input(FLOAT, (1, "tokens", k))
+    if op == "RMSNorm":
+        return left(op, {"K": k, "epsilon": 1e-6}, [rows, Input(FLOAT, (k,), constant=True)])
+    return left(op, attributes, [rows] if op == "Activation" else [rows, rows])
 
 
 def test_projections_by_the_executors_rules() -> None:
-    assert projection() == Verdict()
-    assert projection(n=32) == Verdict()  # and zeros
-    assert projection(k=16384) == Verdict()
-    assert projection(k=16385) == Verdict()  # in parts
+    assert projection() == ("", "")
+    assert projection(n=32) == ("", "")  # and zeros
+    assert projection(k=16384) == ("", "")
+    assert projection(k=16385) == ("", "")  # in parts
     token = "a token's projection from more than 16384 to more than 40960 features"
-    assert projection(40961, 16385) == Verdict(sometimes=token)
-    assert projection(40960, 16385) == Verdict()
-    assert projection(k=65537).always == "a projection from more than 65536 in-features"
-    assert projection(40961, 256, 2) == Verdict()  # the host adds the bias
-    assert projection(128, 256, 3, 4) == Verdict()
-    assert projection(bits=2) == Verdict()
-    assert projection(bits=8).always == "no kernel for weights of 8 bits"
-    assert projection(type="q4_k").always == "no kernel for weights as in a GGUF file"
-
-
-def vector(op: str, k: int = 256, **attributes: int | str) -> Verdict:
-    return judge(ir.node(op, [value("b", "s", k)], attributes, domain="aie"), ALL)
-
-
-def test_vector_operators_by_the_executors_rules() -> None:
-    token_only = Verdict(sometimes="a vector operator on several rows")
-    for op in ("RMSNorm", "Add"):
-        assert vector(op) == Verdict()
-        assert vector(op, k=300) == token_only
-    assert vector("Mul") == token_only
-    assert vector("RMSNorm", K=7168) == Verdict()
-    assert vector("RMSNorm", K=16384) == token_only
-    assert vector("RMSNorm", K=16385).always == "a vector operator on more than 16384 elements"
-    for function in ("silu", "gelu_tanh"):
-        assert vector("Activation", function=function) == token_only
-    for function in ("sigmoid", "gelu"):
-        said = vector("Activation", function=function)
-        assert said.always == "an activation that the overlay does not have"
-
-
-def test_what_only_moves_numbers_by_the_executors_rules() -> None:
-    assert vector("Cast") == Verdict(sometimes="a vector operator on what the host has")
-    assert vector("SelectRows") == Verdict(sometimes="rows of an embedding")
-    assert vector("Gather") == vector("Q4NXGather") == Verdict("rows of an embedding")
-
-
-def test_attention_by_the_executors_rules() -> None:
-    assert attention() == Verdict()
-    assert attention(10).always == "attention_bias"
-    assert attention(11).always == "head_sink"
-    assert attention(16) == Verdict(
-        sometimes="an attention mask that hides more than the first keys"
-    )
-    assert attention(dim=256) == Verdict()
-    assert attention(dim=264).always == "heads of more than 256 dimensions"
-    assert attention(smooth_softmax=1).always == "smooth_softmax"
-    assert attention(kv_cache_bit_width=8) == Verdict()
-    assert attention(sliding_window_cache=1, local_window_size=8) == Verdict()
-    assert attention(local_window_size=1024) == Verdict()
-    assert attention(causal=0) == Verdict()
-    assert attention(causal=0, local_window_size=8).always == "a window without causality"
-
-
-def test_an_input_of_no_elements_is_absent() -> None:
-    nothing = ir.Value(name="none", const_value=ir.tensor(np.zeros(0, np.float32)))
-    nothing.shape = ir.Shape((0,))
-    node = operator("FlowAttention", {0: value(1, 1, 64), 11: nothing}, num_heads=1)
-    assert judge(node, ALL) == Verdict()
-
-
-def test_heads_of_a_packed_query_without_a_cache_are_known_by_its_width() -> None:
-    node = operator("FlowAttention", {0: value(1, 1, 3 * 264)}, num_heads=1, kv_num_heads=1)
-    assert judge(node, ALL).always == "heads of more than 256 dimensions"
-
-
-@pytest.mark.parametrize("op_type", ["GEMM", "GatedGEMM"])
-def test_float_projections_take_the_host_for_single_rows(op_type: str) -> None:
-    gemm = operator(op_type, {0: value(1), 1: value(1)}, N=128, K=256)
-    assert judge(gemm, ALL) == Verdict(sometimes="a single row of an unquantised projection")
-    assert judge(gemm, ALL - {"gemm"}).always == "no overlay gemm"
+    assert projection(40961, 16385) == (token, "")
+    assert projection(40960, 16385) == ("", "")
+    assert projection(k=65537) == ("a projection from more than 65536 in-features",) * 2
+    assert projection(form=BlockForm(2)) == ("", "")
+    assert projection(form=BlockForm(8)) == ("no kernel for weights of 8 bits",) * 2
 
 
 @pytest.mark.parametrize(
-    ("absent", "verdict"),
+    ("absent", "reasons"),
     [
-        ({"decode", "fused_dqp"}, Verdict(sometimes="no overlay decode or fused_dqp")),
-        ({"decode"}, Verdict()),
-        ({"dequant"}, Verdict(sometimes="no overlay dequant")),
-        ({"decode", "fused_dqp", "gemm"}, Verdict("no overlay decode or fused_dqp")),
+        ({"decode", "fused_dqp"}, ("no overlay decode or fused_dqp", "")),
+        ({"decode"}, ("", "")),
+        ({"dequant"}, ("", "no overlay dequant")),
+        ({"gemm"}, ("", "no overlay gemm")),
     ],
 )
 def test_projections_need_a_design_for_a_token_and_two_for_prompts(
-    absent: set[str], verdict: Verdict
+    absent: set[str], reasons: tuple[str, str]
 ) -> None:
-    node = operator("Q4NXMatMul", {0: value(1), 1: value(1)}, N=128, K=256)
-    assert judge(node, ALL - absent) == verdict
+    assert projection(overlays=ALL - absent) == reasons
+
+
+def test_float_projections_take_the_host_for_single_rows() -> None:
+    inputs = (
+        Input(FLOAT, (1, "tokens", 256)),
+        Input(16, (4, 1, 8192), constant=True),
+    )  # bfloat16, in blocks
+    single = "a single row of an unquantised projection"
+    assert left("GEMM", {"K": 256, "N": 128}, inputs) == (single, "")
+
+
+def test_vector_operators_by_the_executors_rules() -> None:
+    token_only = ("", "a vector operator on several rows")
+    for op in ("RMSNorm", "Add"):
+        assert vector(op) == ("", "")
+        assert vector(op, k=300) == token_only
+    assert vector("Mul") == token_only
+    assert vector("RMSNorm", k=7168) == ("", "")
+    assert vector("RMSNorm", k=16384) == token_only
+    assert vector("RMSNorm", k=16385) == ("a vector operator on more than 16384 elements",) * 2
+    for function in ("silu", "gelu_tanh"):
+        assert vector("Activation", function=function) == token_only
+    for function in ("sigmoid", "gelu"):
+        unknown = "an activation that the overlay does not have"
+        assert vector("Activation", function=function) == (unknown, unknown)
+
+
+def attention(dim: int = 64, *, also: Input | None = None, at: int = 0, **attributes: Any) -> str:
+    heads, kv_heads = 2, 1
+    cache = Input(FLOAT, (1, kv_heads, "past", dim))
+    inputs: list[Input | None] = [None] * len(INPUTS)
+    inputs[: len(ATTENTION)] = [
+        Input(FLOAT, (1, "tokens", heads * dim)),
+        *[Input(FLOAT, (1, "tokens", kv_heads * dim))] * 2,
+        *(cache, cache),
+        Input(INT32, (1,), values="context - 1"),
+        Input(INT32, (), values="context"),
+    ]
+    if also is not None:
+        inputs[at] = also
+    token, prompt = left(
+        "FlowAttention", {"num_heads": heads, "kv_num_heads": kv_heads, **attributes}, inputs, 3
+    )
+    assert token == prompt
+    return token
+
+
+def test_attention_by_the_executors_rules() -> None:
+    assert attention() == ""
+    bias = Input(FLOAT, (1, 1, "tokens", "context"))
+    assert attention(also=bias, at=INPUTS.index("attention_bias")) == "attention_bias"
+    sink = Input(FLOAT, (2,), constant=True)
+    assert attention(also=sink, at=INPUTS.index("head_sink")) == "head_sink"
+    assert attention(dim=256) == ""
+    assert attention(dim=264) == "heads of more than 256 dimensions"
+    assert attention(smooth_softmax=1) == "smooth_softmax"
+    assert attention(local_window_size=1024) == ""
+    assert attention(causal=0) == ""

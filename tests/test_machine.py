@@ -9,17 +9,21 @@ import shutil
 import struct
 import subprocess
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import ort_aie_ep
-from ort_aie_ep import _npu, machine
+from ort_aie_ep import machine
 from ort_aie_ep.explain import doctor
 from ort_aie_ep.explain.overlays import DESIGNS, find_overlays, overlay_folders, packages
+from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.machine import Finding, why_no_npu
 from ort_aie_ep.npu.packages.package import LIMITS
 from ort_aie_ep.npu.terms.device import DEVICES
+from ort_aie_ep.prediction.composition import schedule
+from ort_aie_ep.prediction.recipes import Input, alone
 
 UUID = uuid.UUID("0f51d8bc-0b4c-4b0e-9a6f-6b0c0a1d2e3f")
 
@@ -184,12 +188,15 @@ def test_an_overlay_of_bfp16_without_a_form_of_weights_leaves_the_form_to_the_ot
 ) -> None:
     for name in ("decode", "decode_128", "gemm_bfp16", "dequant_bfp16"):
         package(tmp_path / name, name)
-    groups_of_128 = [(4, 128, True)]
+    blocks = Input(2, BlockForm(group=128).blocks_shape(256, 256), constant=True)
+    inputs = Input(1, (1, "tokens", 256)), blocks
+    attributes = {"K": 256, "N": 256, "format": 2, "group": 128}
+    product = replace(alone("Q4NXMatMul", "p", attributes, [0, 1], 1, inputs), planned=True)
     found = find_overlays("npu2", (tmp_path,), packages()).found
-    assert _npu.form_of_plan(groups_of_128, overlays=set(found)) == (32, True)
+    assert schedule(product, 1, 1, found)["form"] == (32, True)
     package(tmp_path / "dequant_bfp16_128", "dequant_bfp16_128")
     found = find_overlays("npu2", (tmp_path,), packages()).found
-    assert _npu.form_of_plan(groups_of_128, overlays=set(found)) == (128, True)
+    assert schedule(product, 1, 1, found)["form"] == (128, True)
 
 
 def test_overlays_are_found_below_the_device_s_folder_and_beside_it(tmp_path: Path) -> None:

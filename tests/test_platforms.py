@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -67,3 +68,19 @@ def test_a_locked_file_can_be_read_and_not_locked_again(tmp_path: Path) -> None:
         platforms.lock(second.fileno(), shared=True)
         with open_regular(path) as third, pytest.raises(BlockingIOError):
             platforms.lock(third.fileno())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_pages_go_back_to_the_system_whatever_was_allocated_between_them() -> None:
+    def resident() -> int:
+        return int(re.findall(r"RssAnon:\s*(\d+)", Path("/proc/self/status").read_text())[0]) << 10
+
+    bytearray(1 << 24)  # glibc has what is smaller than what was freed in its heap
+    size, before, others, pages = 1 << 19, resident(), [], []
+    for _ in range(64):
+        pages.append(platforms.own_pages(size))
+        pages[-1][:] = b"x" * size
+        others.append(bytearray(1 << 15))
+    assert resident() - before > 60 * size
+    pages.clear()
+    assert resident() - before < 6 * size

@@ -36,7 +36,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "chat": (LLAMA,),
     "serve": (LLAMA, "--port", "{port}"),
     "batch": (LLAMA, "missing.jsonl", "answers"),
-    "explain": (LLAMA, "--html", "page.html"),
+    "explain": (LLAMA,),
     "bench": (LLAMA, "--runs", "1", "--new-tokens", "1", "--prompt-lengths", "4"),
     "accuracy": (LLAMA, "--tokens", "64", "--decode-tokens", "2", "--window", "32"),
     "cache": (),
@@ -246,7 +246,6 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     inside = tmp_path / "file" / "inside"
     for words in (
         ("synth", "llama-3.2-1b", inside, "--layers", "1", "--vocab", "64"),
-        ("explain", LLAMA, "--html", inside / "page.html"),
         ("compile", LLAMA, inside),
     ):
         assert str(tmp_path / "file") in mistake(*words)

@@ -1,7 +1,7 @@
 """FlowKV's kernels as designs and the simulator see them. Cycles are a model, see `cycles`.
 
 A chunk, 8 KiB, takes 2,048 cycles on its stream of 4 bytes per cycle. By this model both cores keep
-up with groups of up to 2. Larger groups are bound by compute (4: 2,637, 2,143 and 2,232 cycles at
+up with groups of up to 2. Larger groups are bound by compute (4: 3,948, 3,151 and 3,151 cycles at
 head dimensions 64, 128 and 256), and so are all capped scores.
 """
 
@@ -28,6 +28,11 @@ SCORES = {64: (188, 500, 310.5), 128: (188, 370, 286.5), 256: (188, 401.5, 274.5
 VALUES = {64: (11.375, 334), 128: (13.125, 428), 256: (16.625, 576)}
 # What published attention takes for a bundle that is counted, compiled at -O1.
 ATTENTION = 1.74
+# Products a cycle of a pair of cores, both products, that mlir-air's attention makes on a Krackan:
+# what 16 more keys of a layer take llama-3.2-1b (68.44 and 19.05 tokens/s at 1k and 32k, 1.19 µs
+# for 8 queries) and qwen3-8b (12.68 and 4.65, 1.91 µs), at 1.66 GHz. Its own counts are 868 + 1,500
+# and 1,343 + 2,917 bundles, one core after the other.
+RATE, WIDE_RATE = 8.3, 10.4  # heads of 64; of 128 and more
 
 
 def _flow_kv_scores(arch: str, scalars: Scalars) -> float:
@@ -41,9 +46,11 @@ def _flow_kv_scores(arch: str, scalars: Scalars) -> float:
 
 
 def _flow_kv_values(arch: str, scalars: Scalars) -> float:
+    """As counted, but a pair is not faster than any that was measured."""
     group, head_dim = scalars
     of_head, of_pair = VALUES[head_dim]
-    return CALL + ATTENTION * (group * of_head + (group + 1) // 2 * of_pair)
+    counted = CALL + ATTENTION * (group * of_head + (group + 1) // 2 * of_pair)
+    return max(counted, 2 * group * KV_CHUNK / (RATE if head_dim < 128 else WIDE_RATE))
 
 
 def _flow_kv_merge(scalars: Scalars) -> float:

@@ -13,6 +13,7 @@ from functools import cache
 from ort_aie_ep.aie_kernels import limits
 from ort_aie_ep.aie_kernels.cycles import CALL, SHORT_LOOP, fixed, form_scalars
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
+from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.kernel import Array, Kernel
 
 # What a core keeps: activations, two limbs of the sum of each group, and its part of a bias.
@@ -31,9 +32,9 @@ def _dqp_block_issues(arch: str) -> float:
     return CALL + sub_block_pairs * pair + groups * (12 + 12 + SHORT_LOOP)
 
 
-# mlir-air's projection of the same block on AIE2P: a body of 140 bundles, 16 times. At this pace 16
-# cores take 65.8 GB/s, and a block is done before the next one arrives, after 2,560 cycles.
-DQP_BLOCK_PUBLISHED = 16 * 140
+# A block on AIE2P: sixteen cores of mlir-air's decoder take 65.1 GB/s of blocks of 5,120 bytes
+# (`costs.DDR_READ`). Its body is 140 bundles, 16 times: 65.8 GB/s at 1.8 GHz.
+DQP_BLOCK_PUBLISHED = 16 * 5120 / costs.DDR_READ.value * costs.CLOCK.value
 DQP_CYCLES_PER_ISSUE = DQP_BLOCK_PUBLISHED / _dqp_block_issues("aie2p")
 
 

@@ -20,11 +20,11 @@ def _strip_cycles(arch: str, _: tuple[int, ...]) -> float:
 # A step multiplies 8 x 8 x 8, on AIE2 by four native macs; on AIE2P four operands of four steps are
 # widened to fp32 (two operations) and converted to bfp16 (two). So both issue four operations a
 # step, and load and store the sums of each block of 2 x 2. Published, with all that surrounds the
-# steps: AIE2 7.35 cycles (mlir-aie's kernel table: 64 x 32 x 64, exact, in 1,881); AIE2P 4 (128
-# MAC/cycle in practice, amd/IRON issue 55; the best array, with 14.71 TFLOP/s, does as much, arXiv
-# 2512.13282). With B in bfp16 AIE2P takes 2.6: mlir-aie's kernel of the same operands multiplies
-# 64^3 in 1,313.
-_GEMM_STEP = {"aie2": 1881 / 256, "aie2p": 4.0}
+# steps: AIE2 7.35 cycles (mlir-aie's kernel table: 64 x 32 x 64, exact, in 1,881); AIE2P 107.5
+# products a cycle (a core's in the line through 34 published products of mlir-air, 194 a
+# nanosecond, at 1.8 GHz; the best arrays make 128: amd/IRON issue 55, arXiv 2512.13282). With B in
+# bfp16 AIE2P takes 2.6 cycles: mlir-aie's kernel of the same operands multiplies 64^3 in 1,313.
+_GEMM_STEP = {"aie2": 1881 / 256, "aie2p": 8**3 / 107.5}
 GEMM_BFP16_PUBLISHED = 1313
 
 

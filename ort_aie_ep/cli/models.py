@@ -254,12 +254,6 @@ def explain_command(
             help="Also show what the execution provider does with the model without compiling.",
         ),
     ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Also draw the graph, as a page for a browser; hover for reasons."
-        ),
-    ] = None,
     json: Json = False,
 ) -> None:
     """Show where each node of a model runs, and why not on the NPU.
@@ -270,7 +264,6 @@ def explain_command(
     ort-aie explain MODEL
     ort-aie explain COMPILED --nodes
     ort-aie explain MODEL --ep
-    ort-aie explain COMPILED --html graph.html
     ```
     """
     from ort_aie_ep.cli.tables import explanation_lines, explanation_table
@@ -281,10 +274,6 @@ def explain_command(
         explanation = explain(path, provider=ep)
         lines = explanation_lines(explanation)
         others = [other.path.name for other in other_models(find_model(path))] * path.is_dir()
-        if html is not None:
-            from ort_aie_ep.explain.html.page import write_page
-
-            write_page(explanation, lines, html)
     if json:
         console.print_json(explanation)
         return
@@ -293,8 +282,6 @@ def explain_command(
         console.note(f"also in this folder: {', '.join(others)}; name a file to explain it")
     for line in lines:
         console.heading(line)
-    if html is not None:
-        console.note(f"the graph: {html}")
     options = explanation.compile_options
     if options is not None:
         console.next_command("ort-aie", "compile", model, "COMPILED", *options)

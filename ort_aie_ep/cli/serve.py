@@ -215,11 +215,11 @@ def serve_command(
             shown = name or (folder.resolve().name if folder.exists() else folder.as_posix())
             offer = offer_of(shown, model.folder.path, model.folder.path)
             shelf = Models.of_one(offer, engine)
-            console.note(_size(engine.facts))
+            console.note(_size(engine.facts, engine.counts.limit_bytes))
             if engine.facts.note:
                 console.note(f"{folder}: {engine.facts.note}")
         stack.callback(shelf.close)
-        server = Server(shelf, api_key, max_tokens, int(time.time()), Metrics())
+        server = Server(shelf, api_key, max_tokens, int(time.time()), Metrics(shelf))
 
         async def stopping(terminated: bool, hurry: Callable[[], bool]) -> None:
             if terminated:
@@ -275,13 +275,13 @@ def _on_stderr(logs: dict[str, Any]) -> dict[str, Any]:
     return logs
 
 
-def _size(facts: Facts) -> str:
-    """What a user should know of memory."""
+def _size(facts: Facts, limit: int) -> str:
+    """What a user should know of memory, with the limit of prefixes."""
     from ort_aie_ep.cli.tables import size_text
 
     size = facts.context * facts.token_bytes
     caches = f", each with a cache of up to {size_text(size)}" if size else ""
-    kept = f"; up to {size_text(facts.kept)} for those without a slot" if facts.kept else ""
+    kept = f"; up to {size_text(limit)} for those without a slot" if limit else ""
     return f"{facts.slots} texts at a time of {facts.context:,} tokens{caches}{kept}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -30,8 +31,10 @@ from ort_aie_ep.graph_passes import (
 from ort_aie_ep.graph_passes.base import NO_OPERATOR
 from ort_aie_ep.graph_passes.bodies import body_labels
 from ort_aie_ep.graph_passes.planning import expand_plans, steps_apart
+from ort_aie_ep.graph_passes.plans import PLAN, read_recipe
 from ort_aie_ep.graph_passes.projection.float_matmul import UNASKED
 from ort_aie_ep.graph_passes.unique_names import name_nodes
+from ort_aie_ep.graph_passes.walk import is_op
 from ort_aie_ep.graph_passes.work import work_of
 from ort_aie_ep.machine import XRT_TARGET, Finding, find_npu, npu_device, why_no_npu
 from ort_aie_ep.models.checked_json import read_json
@@ -169,11 +172,14 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     reasons = _reported_reasons(folder.path / REPORT, folder.model.name) if compiled else {}
     plans = find_plans(model, reasons)
     npu = _find_npu()
-    not_whole, widened = _scheduled(model, npu) if compiled and not npu.lacks else ("", {})
+    not_whole, widened = "", {}
+    if compiled:
+        schedule = _Schedule(model, npu)
+        not_whole, widened = schedule.not_whole, schedule.widened
     expand_plans(model)
     bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
     if compiled:
-        fates = _compiled(model, reasons, npu, plans)
+        fates = _compiled(model, reasons, schedule, plans)
     else:
         fates, plans = _uncompiled(model, npu)
         expand_plans(model)
@@ -199,27 +205,6 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     return _with_provider(explanation, folder.model) if provider else explanation
 
 
-def _scheduled(model: ir.Model, npu: _Npu) -> tuple[str, Mapping[BlockForm, str]]:
-    """Why no whole layers run on an NPU with their overlay, and which weights are widened."""
-    from ort_aie_ep import _npu
-    from ort_aie_ep.explain.npu_reasons import int8_numerics
-    from ort_aie_ep.prediction.compiled import plans_in
-    from ort_aie_ep.prediction.composition import why_not_layers, why_widened
-
-    try:
-        plans = plans_in(model)
-    except AieError:  # a node's tensors are not known
-        plans = ()
-    not_whole = ""
-    if FUSED_LAYER in npu.overlays:
-        not_whole = (
-            why_not_layers(plans, npu.overlays, int8=int8_numerics())
-            if plans
-            else _npu.why_not_layer(standard=False)
-        )
-    return not_whole, why_widened(plans, npu.overlays)
-
-
 def _with_provider(explanation: Explanation, model: Path) -> Explanation:
     placements = place(model)
     nodes = tuple(
@@ -238,17 +223,59 @@ class _Npu:
     lacks: str
     overlays: frozenset[str] = frozenset()
 
-    def fate(self, node: ir.Node) -> tuple[str, str]:
-        """(where it runs, why not on the NPU) for a node of the domain aie."""
-        if self.lacks:
-            return HOST, self.lacks
-        # Of the NPU's part, which a build for the CPU alone does not have.
-        from ort_aie_ep.explain.npu_reasons import Verdict, judge
 
-        verdict = judge(node, self.overlays)
-        if verdict == Verdict():
-            return XRT, ""
-        return (HOST, verdict.always) if verdict.always else (XRT, f"except {verdict.sometimes}")
+class _Schedule:
+    """What the NPU's scheduler makes of the aie nodes of a model: of a token, and of a prompt.
+
+    Attributes:
+        not_whole: why no whole layers run on their overlay, if it is there.
+        widened: forms of weights that the NPU reads only widened, and why.
+    """
+
+    not_whole = ""
+
+    def __init__(self, model: ir.Model, npu: _Npu) -> None:
+        self._lacks = npu.lacks
+        self._token: dict[str, str] = {}
+        self._prompt: dict[str, str] = {}
+        self._unknown: dict[str, str] = {}
+        self.widened: dict[BlockForm, str] = {}
+        if not npu.lacks:
+            for node in _nodes(model):
+                if node.domain == DOMAIN:
+                    self._ask(node, npu.overlays)
+
+    def _ask(self, node: ir.Node, overlays: frozenset[str]) -> None:
+        # Of the NPU's part, which a build for the CPU alone does not have.
+        from ort_aie_ep.prediction.compiled import plan_of
+        from ort_aie_ep.prediction.composition import schedule
+
+        int8 = os.environ.get("ORT_AIE_NUMERICS") == "int8"
+        try:
+            plan = plan_of(node)
+            token, prompt = (
+                schedule(plan, tokens, 1 + tokens, overlays, int8=int8) for tokens in (1, 2)
+            )
+        except AieError as error:  # a tensor's shape is not known
+            planned = is_op(node, PLAN, domain=DOMAIN)
+            names = [step["name"] for step in read_recipe(node)["steps"]] if planned else []
+            self._unknown |= dict.fromkeys(names or [node_label(node)], str(error))
+            return
+        self._token |= token["left"]
+        self._prompt |= prompt["left"]
+        if FUSED_LAYER in overlays:
+            self.not_whole = self.not_whole or token["layers_refused"]
+        self.widened |= {BlockForm(*form): why for form, why in token["widened"].items()}
+
+    def fate(self, label: str) -> tuple[str, str]:
+        """(where it runs, why not on the NPU) for a node of the domain aie."""
+        if self._lacks:
+            return HOST, self._lacks
+        token, prompt = self._token.get(label, ""), self._prompt.get(label, "")
+        if token and prompt:
+            return HOST, token
+        some = token or prompt or self._unknown.get(label, "")
+        return XRT, f"except {some}" if some else ""
 
 
 def _find_npu() -> _Npu:
@@ -269,17 +296,14 @@ def _uncompiled(model: ir.Model, npu: _Npu) -> tuple[tuple[NodeFate, ...], Plans
     plan(model, report, whole=False)
     outcomes = report.outcomes
     left = {node_label(node) for node in _nodes(model)}
-    ours = {
-        node_label(node): (_op(node), npu.fate(node))
-        for node in _nodes(model)
-        if node.domain == DOMAIN
-    }
+    ours = {node_label(node): _op(node) for node in _nodes(model) if node.domain == DOMAIN}
     reasons = {o.node: o.reason for o in outcomes.values() if o.becomes is None}
     plan(model, Report())  # of steps that are nodes: the plan's steps go by their names
+    schedule = _Schedule(model, npu)
     plans = find_plans(model, reasons)
     plan_of = _plan_of(plans)
     homes: dict[str, set[str]] = {}
-    for label, (op, _) in ours.items():
+    for label, op in ours.items():
         homes.setdefault(op, set()).add(label)
     fates = []
     for label, op in before:
@@ -288,7 +312,7 @@ def _uncompiled(model: ir.Model, npu: _Npu) -> tuple[tuple[NodeFate, ...], Plans
             becomes = outcome.becomes
             home = neighbours.nearest(label, homes.get(becomes) or set(ours))
             where = plan_of.get(home, "")
-            fates.append(NodeFate(label, op, becomes, *ours[home][1], plan=where))
+            fates.append(NodeFate(label, op, becomes, *schedule.fate(home), plan=where))
         elif label not in left:
             fates.append(NodeFate(label, op, "", GONE, FOLDED))
         else:
@@ -326,19 +350,18 @@ class _Neighbours:
 
 
 def _compiled(
-    model: ir.Model, reasons: Mapping[str, str], npu: _Npu, plans: Plans
+    model: ir.Model, reasons: Mapping[str, str], schedule: _Schedule, plans: Plans
 ) -> tuple[NodeFate, ...]:
     plan_of = _plan_of(plans)
-    return tuple(
-        NodeFate(
-            node_label(node), _op(node), "", *npu.fate(node), plan=plan_of.get(node_label(node), "")
-        )
-        if node.domain == DOMAIN
-        else NodeFate(
-            node_label(node), _op(node), "", CPU_EP, reasons.get(node_label(node), NO_OPERATOR)
-        )
-        for node in _nodes(model)
-    )
+    fates = []
+    for node in _nodes(model):
+        label, op = node_label(node), _op(node)
+        if node.domain == DOMAIN:
+            where = plan_of.get(label, "")
+            fates.append(NodeFate(label, op, "", *schedule.fate(label), plan=where))
+        else:
+            fates.append(NodeFate(label, op, "", CPU_EP, reasons.get(label, NO_OPERATOR)))
+    return tuple(fates)
 
 
 def _reported_reasons(report: Path, file: str) -> Mapping[str, str]:

@@ -9,8 +9,9 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from ort_aie_ep import platforms
 from ort_aie_ep.errors import AieError
@@ -22,7 +23,7 @@ _HASH_BLOCK = 1 << 20
 blake2b = partial(hashlib.blake2b, digest_size=20)
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Opens a file to read. Refuses FIFOs, devices and folders; opening one might never return.
 
     Raises:

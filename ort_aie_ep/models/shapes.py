@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["SHAPES", "Shape", "Yarn"]
+__all__ = ["SHAPES", "Hybrid", "Shape", "Yarn"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,40 @@ class Yarn:
 
 
 @dataclass(frozen=True)
+class Hybrid:
+    """Layers that have states of a fixed size instead of attention.
+
+    They are short convolutions, or with `value_heads` linear attention on what a convolution gives.
+
+    Attributes:
+        attention: the layers with attention.
+        taps: of each channel's convolution.
+        key_heads, value_heads, width: heads of linear attention, and the channels of each.
+        alternate: whether value heads that share a key head are not neighbours, but `key_heads`
+            apart.
+        sections: channel pairs that rotate by each of three positions.
+    """
+
+    attention: tuple[int, ...]
+    taps: int
+    key_heads: int = 0
+    value_heads: int = 0
+    width: int = 0
+    alternate: bool = False
+    sections: tuple[int, ...] = ()
+
+    @property
+    def keys(self) -> int:
+        """Width of all key heads (or query heads) together."""
+        return self.key_heads * self.width
+
+    @property
+    def values(self) -> int:
+        """Width of all value heads together."""
+        return self.value_heads * self.width
+
+
+@dataclass(frozen=True)
 class Shape:
     """The sizes of a model, and the parts of its family's graph that depend on the model.
 
@@ -37,8 +71,9 @@ class Shape:
     values, and "qwen3" norms of queries and keys. "gemma3_text" adds norms after attention and FFN
     and alternates local and global layers. "phi" has biases, LayerNorm and a plain FFN beside the
     attention, and rotates only the first `rotary` channels. "gptoss" has biases, attention sinks,
-    and experts with a SwiGLU of its own. With `experts`, the FFN of a token is the weighted sum of
-    `experts_per_token` of them, each `ffn` wide.
+    and experts with a SwiGLU of its own. "lfm2", "lfm2_moe" and "qwen3_5_text" are hybrids. With
+    `experts`, the FFN of a token is the weighted sum of `experts_per_token` of them, each `ffn`
+    wide, but in the first `dense_layers`, which have one FFN of `dense_ffn`.
     """
 
     family: str
@@ -67,6 +102,9 @@ class Shape:
     embedding_scale: float | None = None
     # Each such layer does not rotate queries and keys; 0: all layers do.
     unrotated_every: int = 0
+    dense_layers: int = 0
+    dense_ffn: int = 0
+    hybrid: Hybrid | None = None
 
     @property
     def queries(self) -> int:
@@ -78,9 +116,26 @@ class Shape:
         """Width of all key heads (or value heads) together."""
         return self.kv_heads * self.head_dim
 
+    @property
+    def branch_gain(self) -> float:
+        """Of random weights, so that the sum of all branches is near one for any `layers`."""
+        return 1.0 / math.sqrt(2 * self.layers)
+
     def is_local(self, layer: int) -> bool:
         """Whether the layer sees only its sliding window."""
         return self.window is not None and (layer + 1) % self.global_every != 0
+
+    def has_attention(self, layer: int) -> bool:
+        """Whether the layer has attention, and not a state."""
+        return self.hybrid is None or layer in self.hybrid.attention
+
+    def ffn_of(self, layer: int) -> int:
+        """Width of the layer's FFN, or of each expert."""
+        return self.dense_ffn if layer < self.dense_layers else self.ffn
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the layer has experts, and not one FFN."""
+        return self.experts > 0 and layer >= self.dense_layers
 
     def is_rotated(self, layer: int) -> bool:
         """Whether the layer rotates queries and keys."""
@@ -117,6 +172,16 @@ _GPT_OSS = replace(
     experts=32,
     experts_per_token=4,
 )
+_LFM2 = replace(
+    Shape("lfm2", 2048, 8192, 16, 32, 8, 64, 65536, 128000, True, rope_theta=1000000.0),
+    epsilon=1e-5,
+    hybrid=Hybrid((2, 5, 8, 10, 12, 14), 3),
+)
+_QWEN3_5 = replace(
+    Shape("qwen3_5_text", 1024, 3584, 24, 8, 2, 256, 248320, 262144, True, rope_theta=1e7),
+    rotary=64,
+    hybrid=Hybrid(tuple(range(3, 24, 4)), 4, 16, 16, 128, sections=(11, 11, 10)),
+)
 
 SHAPES: dict[str, Shape] = {
     "llama-3.2-1b": _LLAMA,
@@ -143,6 +208,8 @@ SHAPES: dict[str, Shape] = {
     "gemma3-4b": _like(_GEMMA3, 2560, 10240, 34, 8, 4, 256, 262208, 131072, window=1024),
     "phi-2": _PHI,
     "gpt-oss-20b": _GPT_OSS,
+    "lfm2-1.2b": _LFM2,
+    "qwen3.5-0.8b": _QWEN3_5,
     # The models that lab/make_test_models.py makes.
     "tiny-llama": _like(_LLAMA, 192, 352, 2, 6, 2, 32, 500, 256, rope_theta=10000.0, epsilon=1e-6),
     "tiny-qwen2": _like(_QWEN2, 128, 224, 2, 4, 2, 32, 512, 256),
@@ -151,5 +218,21 @@ SHAPES: dict[str, Shape] = {
     "tiny-phi": _like(_PHI, 192, 416, 2, 6, 2, 32, 512, 256, rotary=16),
     "tiny-gpt-oss": _like(
         _GPT_OSS, 128, 96, 2, 4, 2, 32, 288, 256, window=24, experts=4, experts_per_token=2
+    ),
+    "tiny-lfm2": replace(
+        _like(_LFM2, 128, 352, 4, 4, 2, 32, 480, 256),
+        hybrid=Hybrid((2,), 3),
+    ),
+    "tiny-lfm2-moe": replace(
+        _like(_LFM2, 128, 96, 3, 4, 2, 32, 480, 256, experts=8, experts_per_token=2),
+        family="lfm2_moe",
+        dense_layers=1,
+        dense_ffn=352,
+        hybrid=Hybrid((1,), 3),
+    ),
+    "tiny-qwen3-5": replace(
+        _like(_QWEN3_5, 128, 352, 4, 4, 2, 64, 480, 256, rotary=16),
+        rope_theta=1000000.0,
+        hybrid=Hybrid((3,), 4, 2, 4, 32, sections=(4, 2, 2)),
     ),
 }

@@ -1,5 +1,4 @@
-"""Speed of whole models on the NPU: the scheduler of src/targets/npu, and the closed form of each
-invocation's cost.
+"""Speed of whole models on the NPU: the scheduler of src/targets/npu, and the time of its streams.
 
 `simulate(model, device)` predicts a token and a prompt of the plan of a model that is known by
 name, at each context; `simulate_plans` does the same for a compiled model's plans. The results are

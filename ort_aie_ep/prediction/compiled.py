@@ -57,6 +57,11 @@ def plans_in(model: ir.Model) -> Plans:
     return tuple(node.plan() for node in _nodes(model))
 
 
+def plan_of(node: ir.Node) -> PlanNode:
+    """A node of the domain aie: see `plans_in`."""
+    return _Node(node).plan()
+
+
 def _nodes(model: ir.Model) -> list[_Node]:
     return [_Node(node) for node in model.graph if node.domain == DOMAIN]
 
@@ -135,7 +140,11 @@ class _Node:
             rank = len(known) if value.shape is not None else len(dims)
             # Positions may have an axis for each section of the rotation.
             axes = [dim or 1 for dim in known[: max(0, rank - len(dims))]]
+            if role == "position_ids" and step and step.read("cos_cache") >= len(self._node.inputs):
+                values = "rows"  # of a table that the plan makes in each call
             return Input(type_, (*axes, *dims[-rank or len(dims) :]), values=values)
+        if role == "attention_bias" and value.shape is None:
+            return Input(1, (1, 1, "tokens", "context"))
         if (
             value.shape is None
             or value.dtype is None
@@ -145,10 +154,14 @@ class _Node:
                 f"node '{node_label(self._node)}': the shape of its input '{value.name}' is not "
                 "known"
             )
-        # (batch, tokens, ...), or a rotary table that is chosen or computed in each call
+        # (batch, tokens, ...), (tokens, features), or a rotary table that is chosen or computed in
+        # each call
         sizes: list[Size] = [dim if dim is not None else "tokens" for dim in known]
         if sizes and known[0] is None:
-            sizes[0] = "context" if role in ("cos_cache", "sin_cache") else 1
+            if role in ("cos_cache", "sin_cache"):
+                sizes[0] = "context"
+            elif len(sizes) != 2 or known[1] is None:
+                sizes[0] = 1
         return Input(int(value.dtype), tuple(sizes))
 
     def _cache(self, value: ir.Value, known: list[int | None], step: _Step) -> Input:

@@ -1,27 +1,26 @@
-"""A token or a prompt of a plan: the schedule of src/targets/npu, with the closed forms' costs.
+"""A token or a prompt of a plan: the schedule of src/targets/npu, and the time of its streams.
 
 Nothing here decides what an NPU does: `_npu.Packages.schedule` is the scheduler that sessions
-use, asked with tensors that have no data. `aie_kernels.costs` has the time of each invocation.
+use, asked with tensors that have no data. The time of each invocation is that of its instruction
+stream (`src/npu/prediction.h`), with the costs of predictions (`npu/terms/costs.py`).
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Literal
 
 from ort_aie_ep import _npu
-from ort_aie_ep.aie_kernels import invocation
 from ort_aie_ep.aie_kernels.build import BUILT_FORMS, find_packages
-from ort_aie_ep.aie_kernels.costs import cost_of
-from ort_aie_ep.aie_kernels.machine import Bound, Machine
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import FORMS, SHIPPING, BlockForm
-from ort_aie_ep.npu.packages.package import manifest
+from ort_aie_ep.npu.packages.package import manifest, predicted
+from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.recipes import PlanNode, Plans
@@ -30,27 +29,32 @@ from ort_aie_ep.prediction.recipes import PlanNode, Plans
 OVERLAYS: Set[str] = frozenset(
     name for form in BUILT_FORMS for name in _npu.packages(form.group, form.minima)
 )
-_MACHINE = Machine()
 
 #: Of a token or a prompt.
-Part = invocation.Part | Literal["dispatch", "switches"]
+Part = Literal[
+    "layers", "projections", "gemm", "dequant", "attention", "vector", "lm_head", "dispatch",
+    "switches",
+]  # fmt: skip
+#: By sequence; the others are of vectors.
+_PARTS: Mapping[str, Part] = {
+    "layer": "layers", "head": "lm_head", "matvec": "projections", "matvec_part": "projections",
+    "gemm": "gemm", "project": "gemm", "dequant": "dequant", "attention": "attention",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of a token or a prompt: by part, and by what limits them.
+    """Seconds of a token or a prompt, in all and by part.
 
-    `runs` are dispatches, `switches` changes of overlay; `by_bound` leaves both out. `read` and
-    `write` are DDR bytes.
+    `runs` are dispatches, `switches` changes of overlay. `read` and `write` are DDR bytes.
     """
 
     seconds: float
     parts: dict[Part, float]
-    by_bound: dict[Bound, float]
     runs: int
     switches: int
-    read: float
-    write: float
+    read: int
+    write: int
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,10 @@ def packages(overlays: frozenset[str], *, one_xclbin: bool = False) -> _npu.Pack
 
 
 @cache
-def _manifest(package: str) -> str:
-    return json.dumps(manifest(find_packages(FORMS)[package](device("npu2"))))
+def _manifest(package: str) -> tuple[str, str]:
+    npu2 = device("npu2")
+    of_sessions = manifest(find_packages(FORMS)[package](npu2))
+    return json.dumps(of_sessions), json.dumps(predicted(of_sessions, npu2))
 
 
 def schedule(
@@ -145,9 +151,8 @@ class _Call:
     token_overlay: str = "decode"
     layers_refused: str = ""
     parts: dict[Part, float] = field(default_factory=lambda: defaultdict(float))  # seconds
-    bounds: dict[Bound, float] = field(default_factory=lambda: defaultdict(float))
-    read: float = 0.0
-    write: float = 0.0
+    read: int = 0
+    write: int = 0
 
     def _schedule(self, plan: PlanNode, tokens: int) -> _npu.Schedule:
         return _scheduled(plan, tokens, self.context, self.one_xclbin, self.fused_layers)
@@ -160,7 +165,6 @@ class _Call:
             self.token_overlay = "fused_layer"
         if self.tokens == 1 and self.fused_layers:
             self.layers_refused = scheduled["layers_refused"] or self.layers_refused
-        form = BlockForm(4, *scheduled["form"])
         for stage in scheduled["stages"]:
             if stage["experts"]:
                 raise AieError(
@@ -175,50 +179,26 @@ class _Call:
                 for part in submission["parts"]:
                     self.overlays.append(part["design"])
                     self.runs += part["runs"]
-                    self._time(part, form)
-
-    def _time(self, part: _npu.Part, form: BlockForm) -> None:
-        for sequence, parameters in part["invocations"]:
-            kind, steps = cost_of(part["design"], sequence, parameters, form=form)
-            bounds = _MACHINE.by_bound(steps)
-            for bound, seconds in bounds.items():
-                self.bounds[bound] += seconds
-            self.parts[kind] += sum(bounds.values())
-            self.read += sum(step.read for step in steps)
-            self.write += sum(step.write for step in steps)
+                    self.read += part["read"]
+                    self.write += part["written"]
+                    for sequence, seconds in part["invocations"]:
+                        self.parts[_PARTS.get(sequence, "vector")] += seconds
 
     def composition(self) -> Composition:
         """Of all nodes."""
         # A call begins and ends in the overlay of tokens.
         order = [self.token_overlay, *self.overlays, self.token_overlay]
         switches = sum(a != b for a, b in pairwise(order))
-        self.parts["dispatch"] = self.runs * _MACHINE.dispatch
-        self.parts["switches"] = switches * _MACHINE.overlay_switch
+        self.parts["dispatch"] = self.runs * costs.DISPATCH.value
+        self.parts["switches"] = switches * costs.PDI_SWITCH.value
         timing = Timing(
-            sum(self.parts.values()), dict(self.parts), dict(self.bounds), self.runs, switches,
-            self.read, self.write,
-        )  # fmt: skip
+            sum(self.parts.values()), dict(self.parts), self.runs, switches, self.read, self.write
+        )
         return Composition(
             self.tokens, self.context, self.submissions, self.device_steps,
             dict(self.host_steps), dict(Counter(self.overlays)), timing,
             self.layers_refused,
         )  # fmt: skip
-
-
-def why_not_layers(plans: Plans, overlays: Set[str], *, int8: bool = False) -> str:
-    """Why a token's layers do not run whole on the overlay `fused_layer`; empty if they do, or if
-    the model has no attention. `overlays` are the packages that there are."""
-    found = (schedule(plan, 1, 2, overlays, int8=int8)["layers_refused"] for plan in plans)
-    return next(filter(None, found), "")
-
-
-def why_widened(plans: Plans, overlays: Set[str]) -> dict[BlockForm, str]:
-    """The forms of weights that an NPU reads only widened, and why."""
-    return {
-        BlockForm(*form): why
-        for plan in plans
-        for form, why in schedule(plan, 1, 2, overlays)["widened"].items()
-    }
 
 
 def form_of(plans: Sequence[PlanNode]) -> BlockForm:

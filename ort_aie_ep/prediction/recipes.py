@@ -19,9 +19,9 @@ _MOST_VALUES = 1 << 22  # of an input: more tokens than any model has positions
 #: A size that depends on a call: new tokens, all tokens, those before the call, and the larger of
 #: them and a window.
 Size = int | Literal["tokens", "context", "past"] | tuple[Literal["past"], int]
-#: What integers are: their own positions from the past on, the index of the last token, the number
-#: of all tokens or one less, ones, or zeros, which are also those that no one reads.
-Values = Literal["positions", "last token", "context", "context - 1", "ones", "zeros"]
+#: What integers are: their own positions from the past on, or from 0, the index of the last token,
+#: the number of all tokens or one less, ones, or zeros, which are also those that no one reads.
+Values = Literal["positions", "rows", "last token", "context", "context - 1", "ones", "zeros"]
 
 _Given = tuple[int, list[int], bool, Sequence[float] | None]
 
@@ -59,6 +59,7 @@ class Input:
             raise AieError(f"an input of integers has {count} values: {dims}")
         values = {
             "positions": [past + i % tokens for i in range(count)],
+            "rows": [i % tokens for i in range(count)],
             "last token": [tokens - 1] * count,
             "context": [context] * count,
             "context - 1": [context - 1] * count,

@@ -11,11 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ort_aie_ep.prediction.composition import Composition, Part
-from ort_aie_ep.prediction.measured import BASIS, Phase, nearest_words, range_words
+from ort_aie_ep.prediction.ranges import BASIS, Phase, range_words
 from ort_aie_ep.prediction.simulation import PlanSimulation
 
 _T = TypeVar("_T")
-Q4NX_WEIGHTS = 32 * 256  # of a block
 _DECODE_PARTS: tuple[Part, ...] = (
     "layers", "lm_head", "projections", "attention", "vector", "dispatch",
 )  # fmt: skip
@@ -28,12 +27,11 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
     """What this library's plan does: time, submissions, runs, bytes, and the host's steps."""
     title = f"{plan.model} on {plan.device}: the plan of this library"
     shown: list[RenderableType] = []
-    billions = weights_of(plan) / 1e9
-    measured: tuple[tuple[Phase, tuple[Composition, ...], tuple[Part, ...], str, float], ...] = (
+    phases: tuple[tuple[Phase, tuple[Composition, ...], tuple[Part, ...], str, float], ...] = (
         ("token", plan.decode, _DECODE_PARTS, "ms", 1e3),
         ("prompt", plan.prefill, _PREFILL_PARTS, "s", 1.0),
     )
-    for kind, of, names, unit, scale in measured:
+    for kind, of, names, unit, scale in phases:
         phase = f"a {kind}"
         timings = [one.timing for one in of]
         parts = [name for name in names if any(timing.parts.get(name) for timing in timings)]
@@ -52,18 +50,9 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
         # Not the table's own title, which would be folded to the table's width.
         shown.append(Text(f"{title}, {phase}; parts in {unit}"))
         shown += [table, *(plan_line(phase, one) for one in ends(of))]
-        if billions:
-            found = (nearest_words(plan.model, kind, one.context, billions) for one in ends(of))
-            shown += [Text(words) for words in dict.fromkeys(found)]
     shown.append(Text(BASIS))
     shown.append(Text(f"weights, as the device reads them: {plan.form}"))
     return Group(*shown)
-
-
-def weights_of(plan: PlanSimulation) -> float:
-    """The weights that a token reads: its bytes at the shortest context, keys included."""
-    least = min((one.timing.read for one in plan.decode), default=0.0)
-    return least / plan.form.block_bytes * Q4NX_WEIGHTS
 
 
 def plan_line(phase: str, one: Composition) -> Text:

@@ -341,6 +341,8 @@ class Loop:
         place.tokens += part
         text.first = min(text.first, before)
         text.read += size
+        if self.prefixes is not None:
+            self.prefixes.counts.miss_tokens += size
         self._keep(place, text)
         if size < left:
             return []

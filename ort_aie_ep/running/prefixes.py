@@ -9,6 +9,7 @@ a later process finds them.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -42,7 +43,7 @@ from ort_aie_ep.models.files import (
     written_beside,
 )
 from ort_aie_ep.models.folder import ModelFolder
-from ort_aie_ep.platforms import free_memory
+from ort_aie_ep.platforms import free_memory, own_pages
 from ort_aie_ep.running.slots import Pool, Slots
 from ort_aie_ep.runtime.sessions import Options
 
@@ -85,11 +86,30 @@ class Keeping:
     key: str = ""
 
 
+COUNTED = {
+    "limit_bytes": "memory for beginnings of texts, at most",
+    "bytes": "memory that beginnings of texts have",
+    "blocks": "blocks of beginnings of texts in memory",
+    "hit_tokens": "tokens of prompts that were found there or in files",
+    "miss_tokens": "tokens of prompts that the model read",
+    "evictions": "blocks that left memory for others",
+    "written_bytes": "bytes of blocks that were written to files",
+    "read_bytes": "bytes of blocks that were read from files",
+}
+
+
+class Counts(ctypes.Structure):
+    """What `COUNTED` has, in a form that processes can share."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in COUNTED)
+
+
 class Prefixes:
     """Blocks of the texts of some slots, the least recently used of which go first.
 
     Attributes:
         limit: bytes that they have in memory, at most.
+        counts: what was kept and found since `count_in`.
     """
 
     def __init__(
@@ -99,6 +119,13 @@ class Prefixes:
         self.limit, self._slots, self._root, self._files = limit, slots, root, files
         self._most = limit // (BLOCK * slots.token_bytes)
         self._rows: OrderedDict[bytes, Rows] = OrderedDict()
+        self.count_in(Counts())
+
+    def count_in(self, counts: Counts) -> None:
+        """Counts there from now on."""
+        self.counts, counts.limit_bytes = counts, self.limit
+        if self._files is not None:
+            self._files.counts = counts
 
     def fill(
         self, slot: int, tokens: Sequence[int], chain: list[bytes], held: int, most: int
@@ -115,6 +142,7 @@ class Prefixes:
         for number, rows in enumerate(self._found(own, first), first):
             stop = min((number + 1) * BLOCK, most)
             self._slots.put(slot, number * BLOCK, rows, stop - number * BLOCK)
+            self.counts.hit_tokens += stop - held
             held = stop
         return held
 
@@ -144,6 +172,7 @@ class Prefixes:
             self._rows.pop(key, None)
             if self._files is not None:
                 self._files.remove(key)
+        self._measure()
 
     def close(self) -> None:
         """Finishes what is being written, unless that takes long."""
@@ -166,6 +195,12 @@ class Prefixes:
             self._rows[key] = rows
             while len(self._rows) > self._most:
                 self._rows.popitem(last=False)
+                self.counts.evictions += 1
+            self._measure()
+
+    def _measure(self) -> None:
+        self.counts.blocks = len(self._rows)
+        self.counts.bytes = len(self._rows) * BLOCK * self._slots.token_bytes
 
     def _there(self, key: bytes) -> bool:
         return key in self._rows or (self._files is not None and self._files.touch(key))
@@ -181,12 +216,17 @@ class Prefixes:
             if rows is None:  # it was damaged, or went for another one
                 return
             if key in missing:
+                self.counts.read_bytes += rows.nbytes
                 self._add(number, key, rows)
             yield rows
 
 
 class Files:
-    """Blocks in a folder, which other processes use too: a file for each, named by its key."""
+    """Blocks in a folder, which other processes use too: a file for each, named by its key.
+
+    Attributes:
+        counts: where bytes that are written are counted.
+    """
 
     def __init__(self, folder: Path, limit: int) -> None:
         """Makes the folder, for this user alone, if it is missing.
@@ -197,6 +237,7 @@ class Files:
         self._folder, self._limit = folder, limit
         self._said: set[str] = set()
         self._not_before = 0.0
+        self.counts = Counts()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._bytes = self._trim()
@@ -243,14 +284,14 @@ class Files:
         path = self._path(key)
         try:
             with open_regular(path) as file:
-                header = file.read(_HEADER)
-                rows = np.frombuffer(file.read(size + 1), np.uint8)
+                header, rows = file.read(_HEADER), np.frombuffer(own_pages(size), np.uint8)
+                whole = file.readinto(rows.data) == size and not file.read(1)
         except FileNotFoundError:
             return None
         except OSError as error:
             self._say(f"{path} cannot be read: {error.strerror}")
             return None
-        if len(rows) == size and header == _header(key, rows):
+        if whole and header == _header(key, rows):
             return rows
         self._say(f"{path} is damaged, or not a file of this program: its tokens are read again")
         with suppress(OSError):
@@ -273,6 +314,7 @@ class Files:
                     file.write(_header(key, rows))
                     file.write(rows.data)
                 self._bytes += _HEADER + rows.nbytes
+                self.counts.written_bytes += rows.nbytes
                 if self._bytes > self._limit:
                     self._bytes = self._trim()
             except OSError as error:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.models.interface import Unfit, context_length
-from ort_aie_ep.platforms import free_memory
+from ort_aie_ep.platforms import free_memory, own_pages
 from ort_aie_ep.running.genai import least_length, module, open_model, refusal
 from ort_aie_ep.running.generate import Decoder, Logits, Tokens
 from ort_aie_ep.runtime.counters import npu_counters
@@ -130,7 +130,7 @@ class Pool:
     def rows(self, slot: int, start: int, count: int) -> npt.NDArray[np.uint8]:
         """A copy of what a slot has of `count` tokens, (count · token_bytes): one buffer's rows
         after the other's."""
-        rows = np.empty(count * self.token_bytes, np.uint8)
+        rows = np.frombuffer(own_pages(count * self.token_bytes), np.uint8)
         for buffer, part in self._parts(rows, count):
             part[...] = buffer[slot, :, start : start + count]
         return rows
@@ -154,9 +154,10 @@ class Pool:
         """See `Slots`."""
         for buffer in self._decoder.buffers.values():
             rows = slice(held) if self.rewinds else slice(None)
-            kept = buffer[one, :, rows].copy()
-            buffer[one, :, rows] = buffer[other, :, rows]
-            buffer[other, :, rows] = kept
+            for mine, others in zip(buffer[one, :, rows], buffer[other, :, rows], strict=True):
+                kept = mine.copy()
+                mine[...] = others
+                others[...] = kept
 
 
 class Separate:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -22,7 +23,7 @@ from ort_aie_ep.errors import AieError, as_error
 from ort_aie_ep.running.turns import Turn, Usage
 from ort_aie_ep.serving import ollama
 from ort_aie_ep.serving.answers import Answer, CompletionAnswer
-from ort_aie_ep.serving.engine import NumberedEvent
+from ort_aie_ep.serving.engine import LOOK_SECONDS, NumberedEvent
 from ort_aie_ep.serving.errors import error_body, error_of
 from ort_aie_ep.serving.limits import MAX_BODY, TOKEN_BYTES, Gate, Origins
 from ort_aie_ep.serving.messages import Count, MessageAnswer, Messages
@@ -127,8 +128,7 @@ async def _health(request: Request) -> Response:
 
 @_public.get("/metrics")
 async def _metrics(request: Request) -> Response:
-    server = _server(request)
-    body, kind = server.metrics.text(server.models.slots, server.models.turns)
+    body, kind = _server(request).metrics.text()
     return Response(body, media_type=kind)
 
 
@@ -255,49 +255,50 @@ async def _answer(
     if turns:
         events = server.metrics.watched(events)
     if stream:
-        first = _next(events)
-        await asyncio.wait({first}, timeout=PATIENCE)
-        if first.done() and (error := first.exception()) is not None:
-            raise error
+        start, first = time.monotonic(), await anext(events, None)
+        while first and first[1] is None and not _passed(start, PATIENCE):
+            first = await anext(events, None)
         progress = partial(server.models.progress, offer)
         content = _stream(first, events, answer, progress)
         return StreamingResponse(content, media_type=answer.media_type)
-    async for event in events:
-        answer.add(*event)
+    async for number, event in events:
+        if event is not None:
+            answer.add(number, event)
     if not answer.whole:
         return Response(status_code=499)  # the client has left
     return JSONResponse(answer.body())
 
 
-def _next(events: AsyncIterator[NumberedEvent]) -> asyncio.Future[NumberedEvent | None]:
-    return asyncio.ensure_future(anext(events, None))
+def _passed(start: float, seconds: float) -> bool:
+    """Whether so many seconds have, of which `events` tell a part at a time."""
+    return time.monotonic() - start > seconds - LOOK_SECONDS / 2
 
 
 async def _stream(
-    coming: asyncio.Future[NumberedEvent | None],
-    events: AsyncIterator[NumberedEvent],
+    coming: NumberedEvent | None,
+    events: AsyncGenerator[NumberedEvent],
     answer: Answer,
     progress: Callable[[], str],
 ) -> AsyncIterator[str]:
     """A stream of the event that is `coming`, then `events`; until one comes, of the `progress`."""
     yield answer.quiet(progress())
+    last = time.monotonic()
     try:
-        while True:
-            await asyncio.wait({coming}, timeout=QUIET)
-            if not coming.done():
-                yield answer.quiet(progress())
-                continue
-            if (event := coming.result()) is None:
-                break
-            coming = _next(events)
-            for content in answer.take(*event):
-                yield answer.line(content)
+        async with aclosing(events):
+            while coming is not None:
+                number, event = coming
+                if event is not None:
+                    for content in answer.take(number, event):
+                        yield answer.line(content)
+                    last = time.monotonic()
+                elif _passed(last, QUIET):
+                    yield answer.quiet(progress())
+                    last = time.monotonic()
+                coming = await anext(events, None)
         for content in answer.closing() if answer.whole else ():
             yield answer.line(content)
     except AieError as error:
         yield answer.line(answer.failed(error))
-    finally:
-        coming.cancel()
     if answer.ending:
         yield answer.ending
 

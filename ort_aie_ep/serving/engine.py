@@ -8,26 +8,30 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import multiprocessing
 import signal
 import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import RawValue
 from typing import Any, Self
 
 from ort_aie_ep.errors import AieError, as_error
 from ort_aie_ep.running import loop as loop_module
 from ort_aie_ep.running.loop import Event, Loop, Text
+from ort_aie_ep.running.prefixes import Counts
 from ort_aie_ep.running.turns import Accepted, Piece, Turn, Usage
 from ort_aie_ep.serving.errors import BusyError, EngineError, StoppingError
 from ort_aie_ep.serving.limits import FewLines
 
-# The number of a request's turn, and what came of it.
-NumberedEvent = tuple[int, Accepted | Piece | Usage]
+# The number of a request's turn, and what came of it; None where nothing came for `LOOK_SECONDS`.
+NumberedEvent = tuple[int, Accepted | Piece | Usage | None]
 
 # How often a turn checks that its client is still there, and how long the process may take to end.
 LOOK_SECONDS = 0.5
@@ -49,7 +53,6 @@ class Facts:
         chat: whether it has a chat template.
         slots: how many texts it writes at the same time.
         token_bytes: what the cache of a token takes; 0 if that is not known.
-        kept: bytes of memory for texts that have no slot.
         note: what a user should know of how it runs; may be empty.
     """
 
@@ -57,14 +60,13 @@ class Facts:
     chat: bool
     slots: int
     token_bytes: int
-    kept: int
     note: str
 
 
-def _work(pipe: Connection, opening: Callable[[], Loop]) -> None:
-    """The process: takes (number, turn), or (number, None) to cancel; sends (number, event or
-    error). Sent from here, number 0 says that the model is open, or why not; sent to here, it
-    ends the process."""
+def _work(pipe: Connection, opening: Callable[[], Loop], counts: Counts) -> None:
+    """The process: sends what it says of its model, or why that is not open; then takes (number,
+    turn), or (number, None) to cancel, and sends what each step has: (number, event or error)
+    each. Number 0 ends the process. It counts what prefixes do in `counts`."""
     for ending in (signal.SIGINT, signal.SIGTERM):  # sent to the group: the server ends this one
         signal.signal(ending, signal.SIG_IGN)
     for name in (__name__, loop_module.__name__):  # where faults of texts are told
@@ -73,14 +75,13 @@ def _work(pipe: Connection, opening: Callable[[], Loop]) -> None:
         loop = opening()
     except AieError as error:
         with suppress(OSError):
-            pipe.send((0, error))
+            pipe.send(error)
         return
+    if loop.prefixes is not None:
+        loop.prefixes.count_in(counts)
     with suppress(EOFError, OSError):  # the server is gone
-        slots, kept = loop.slots, loop.prefixes.limit if loop.prefixes else 0
-        facts = Facts(
-            loop.context, loop.prompts.chat, slots.count, slots.token_bytes, kept, slots.note
-        )
-        pipe.send((0, facts))
+        slots, chat = loop.slots, loop.prompts.chat
+        pipe.send(Facts(loop.context, chat, slots.count, slots.token_bytes, slots.note))
         _advance(pipe, loop)
     if loop.prefixes is not None:
         loop.prefixes.close()
@@ -107,15 +108,15 @@ def _advance(pipe: Connection, loop: Loop) -> None:
             try:
                 if turn.max_tokens == 0:
                     count = len(loop.asking(turn).tokens)
-                    pipe.send((number, Usage("length", count, 0, 0)))
+                    pipe.send([(number, Usage("length", count, 0, 0))])
                     continue
                 text = loop.add(turn)
             except Exception as error:  # of this turn alone
                 _tell(error)
-                pipe.send((number, as_error(error)))
+                pipe.send([(number, as_error(error))])
                 continue
             texts[number], numbers[text] = text, number
-            pipe.send((number, Accepted(text.prompt, text.choosing.sampling)))
+            pipe.send([(number, Accepted(text.prompt, text.choosing.sampling))])
         events: list[tuple[Text, Event]]
         try:
             events = loop.step()
@@ -123,8 +124,9 @@ def _advance(pipe: Connection, loop: Loop) -> None:
             _tell(error)
             loop.fail()
             events = [(text, as_error(error)) for text in texts.values()]
+        if events:  # in one message, because each wakes the other process
+            pipe.send([(numbers[text], event) for text, event in events])
         for text, event in events:
-            pipe.send((numbers[text], event))
             if not isinstance(event, Piece):
                 ended(text)
 
@@ -165,14 +167,16 @@ class Engine:
     def _open(self) -> None:
         context = multiprocessing.get_context("spawn")
         pipe, other = context.Pipe()
-        process = context.Process(target=_work, args=(other, self.opening), daemon=True)
+        self.counts = RawValue(Counts)
+        arguments = (other, self.opening, self.counts)
+        process = context.Process(target=_work, args=arguments, daemon=True)
         process.start()
         self._process = process
         other.close()
         if self._closing.is_set():
             process.kill()
         try:
-            _, opened = pipe.recv()
+            opened = pipe.recv()
         except (EOFError, OSError):
             opened = EngineError("the process that opens the model has died")
         if isinstance(opened, AieError):
@@ -190,14 +194,15 @@ class Engine:
         """Hands what the process sends to the turns that wait for it in `loop`, in a thread. If the
         process dies, another one is opened, again and again."""
 
-        def deliver(number: int, what: object) -> None:
-            if number in self._turns:
-                self._turns[number].put_nowait((number, what))
+        def deliver(events: Sequence[tuple[int, object]]) -> None:
+            for number, what in events:
+                if number in self._turns:
+                    self._turns[number].put_nowait((number, what))
 
         def read() -> None:
             with suppress(EOFError, OSError):
                 while True:
-                    loop.call_soon_threadsafe(deliver, *self._pipe.recv())
+                    loop.call_soon_threadsafe(deliver, self._pipe.recv())
 
         def work() -> None:
             wait = 0.0
@@ -208,8 +213,8 @@ class Engine:
                     if self._closing.is_set():
                         return
                     _server_log.error("%s; opening it again", _DIED)
-                for number in list(self._turns):
-                    loop.call_soon_threadsafe(deliver, number, EngineError(_DIED))
+                died = [(number, EngineError(_DIED)) for number in list(self._turns)]
+                loop.call_soon_threadsafe(deliver, died)
                 wait = 0.0
                 try:
                     self._open()
@@ -227,8 +232,8 @@ class Engine:
     async def run(
         self, turns: Sequence[Turn], gone: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[NumberedEvent]:
-        """That each turn is accepted, the pieces of its text, then its usage; ends without them
-        when the client is `gone`. The first error ends all turns.
+        """That each turn is accepted, the pieces of its text, then its usage, and that nothing came
+        for a while; ends without them when the client is `gone`. The first error ends all turns.
 
         A caller that stops iterating cancels them.
 
@@ -244,14 +249,20 @@ class Engine:
         events: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         numbers = {next(self._numbers): index for index in range(len(turns))}
         self._turns |= dict.fromkeys(numbers, events)
-        left = {*numbers}
+        left, looked = {*numbers}, -math.inf
         try:
             for number, turn in zip(numbers, turns, strict=True):
                 await self._send(number, turn)
-            while left and not await gone():
+            while left:
+                if (now := time.monotonic()) - looked >= LOOK_SECONDS:
+                    looked = now
+                    if await gone():
+                        return
                 try:
-                    number, what = await asyncio.wait_for(events.get(), LOOK_SECONDS)
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        number, what = await events.get()
                 except TimeoutError:
+                    yield 0, None
                     continue
                 if isinstance(what, Usage | AieError):
                     left.discard(number)

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.running.turns import Accepted, Usage
+from ort_aie_ep.running.prefixes import COUNTED
+from ort_aie_ep.running.turns import Piece, Usage
 from ort_aie_ep.serving.engine import NumberedEvent
+from ort_aie_ep.serving.models import Models
 
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+# Of what is counted of prefixes: all else only grows.
+_GAUGES = ("limit_bytes", "bytes", "blocks")
 
 
-class Metrics:
+class Metrics(Collector):
     """The counters of one server."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: Models) -> None:
+        self._models = models
         here = self._registry = CollectorRegistry()
-        gauges = {
-            "slots": "texts that are written at the same time",
-            "texts_running": "texts that have a slot",
-            "texts_waiting": "texts that wait for a slot",
-        }
-        self._gauges = {
-            name: Gauge(f"ort_aie_{name}", about, registry=here) for name, about in gauges.items()
-        }
+        here.register(self)
         counters = {
             "prompt_tokens": "tokens of prompts",
             "cached_tokens": "tokens of prompts that a cache had",
@@ -47,17 +48,18 @@ class Metrics:
             buckets=_SECONDS, registry=here,
         )  # fmt: skip
 
-    async def watched(self, events: AsyncIterator[NumberedEvent]) -> AsyncIterator[NumberedEvent]:
+    async def watched(self, events: AsyncGenerator[NumberedEvent]) -> AsyncGenerator[NumberedEvent]:
         """`events` of a request, counted."""
         start, first = time.monotonic(), True
         try:
-            async for event in events:
-                if first and not isinstance(event[1], Accepted):
-                    self._first.observe(time.monotonic() - start)
-                    first = False
-                if isinstance(event[1], Usage):
-                    self._count(event[1])
-                yield event
+            async with aclosing(events):
+                async for event in events:
+                    if first and isinstance(event[1], Piece | Usage):
+                        self._first.observe(time.monotonic() - start)
+                        first = False
+                    if isinstance(event[1], Usage):
+                        self._count(event[1])
+                    yield event
         except AieError:
             self._ended.labels("error").inc()
             raise
@@ -69,10 +71,22 @@ class Metrics:
             counter.inc(getattr(usage, name))
         self._ended.labels(usage.finish_reason).inc()
 
-    def text(self, slots: int, texts: int) -> tuple[bytes, str]:
-        """All of it, and how many of `slots` the texts have that run or wait, in Prometheus's
-        format, and that format's content type."""
-        now = slots, min(texts, slots), max(texts - slots, 0)
-        for gauge, value in zip(self._gauges.values(), now, strict=True):
-            gauge.set(value)
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """What the models say now."""
+        slots, texts = self._models.slots, self._models.turns
+        for name, about, value in (
+            ("slots", "texts that are written at the same time", slots),
+            ("texts_running", "texts that have a slot", min(texts, slots)),
+            ("texts_waiting", "texts that wait for a slot", max(texts - slots, 0)),
+        ):
+            yield GaugeMetricFamily(f"ort_aie_{name}", about, value)
+        for name, about in COUNTED.items():
+            kind = GaugeMetricFamily if name in _GAUGES else CounterMetricFamily
+            family = kind(f"ort_aie_prefix_{name}", about, labels=["model"])
+            for held in self._models.loaded:
+                family.add_metric([held.offer.name], getattr(held.engine.counts, name))
+            yield family
+
+    def text(self) -> tuple[bytes, str]:
+        """All of it, in Prometheus's format, and that format's content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -154,7 +154,7 @@ class Models:
         turns: Sequence[Turn],
         gone: Callable[[], Awaitable[bool]],
         keep: float | None = None,
-    ) -> AsyncIterator[NumberedEvent]:
+    ) -> AsyncGenerator[NumberedEvent]:
         """What `Engine.run` has, once the model is loaded; for no turns, that it is. With `keep`,
         it is unloaded when nobody has used it for so many seconds.
 
@@ -165,9 +165,12 @@ class Models:
         """
         if self._draining:
             raise StoppingError(STOPPING)
-        if (held := self._at_hand(offer)) is None and (
-            held := await self._wait(offer, gone)
-        ) is None:
+        if (held := self._at_hand(offer)) is None:
+            async with aclosing(self._wait(offer, gone)) as waiting:
+                async for held in waiting:
+                    if held is None:
+                        yield 0, None
+        if held is None:
             return
         held.keep = keep
         try:
@@ -194,19 +197,24 @@ class Models:
             return None
         return self._taken(held)
 
-    async def _wait(self, offer: Offer, gone: Callable[[], Awaitable[bool]]) -> Held | None:
-        """A model, once it is open; None if the client is gone before."""
+    async def _wait(
+        self, offer: Offer, gone: Callable[[], Awaitable[bool]]
+    ) -> AsyncGenerator[Held | None]:
+        """A model, once it is open, unless the client is gone before; None each time it is not."""
         if self._waiting > self._queue:
             raise BusyError(f"the server is full: {self._waiting} requests wait for a model")
         self._waiting += 1
         holding, held = asyncio.create_task(self._hold(offer)), None
         try:
             while not holding.done() and not await gone():
+                await asyncio.wait({holding}, timeout=LOOK_SECONDS)
                 if self._stopping:
                     raise StoppingError(STOPPING)
-                await asyncio.wait({holding}, timeout=LOOK_SECONDS)
-            held = holding.result() if holding.done() else None
-            return held
+                if not holding.done():
+                    yield None
+            if holding.done():
+                held = holding.result()
+                yield held
         finally:
             self._waiting -= 1
             if held is None and not (

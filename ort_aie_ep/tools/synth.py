@@ -22,7 +22,7 @@ from ort_aie_ep.disk import require_room
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
-from ort_aie_ep.models.builder.weights import BLOCK, FLOATS, INT4
+from ort_aie_ep.models.builder.weights import BLOCK, FLOATS, INT4, Coding
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.progress import Progress
 
@@ -37,10 +37,12 @@ class SynthError(AieError):
 def _write(
     shape: Shape, folder: Path, seed: int, int4: bool, block: int, progress: Progress | None
 ) -> None:
-    # The builder quantises experts when it reads them.
-    model, weights = build(
-        shape, lambda name: INT4 if int4 or ".experts." in name else FLOATS, block
-    )
+    def codings(name: str) -> Coding:
+        # The builder quantises experts when it reads them, and leaves what is narrow.
+        quantised = ".experts." in name or (int4 and not _is_narrow(name, shape))
+        return INT4 if quantised else FLOATS
+
+    model, weights = build(shape, codings, block)
     total = sum(weight.bytes for weight in weights)
     require_room(folder, total, "the weights", SynthError)
     offset = 0
@@ -63,6 +65,13 @@ def _write(
     ir.save(model, folder / "model.onnx")
     config = json.dumps(genai_config(shape), indent=4) + "\n"
     (folder / "genai_config.json").write_text(config)
+
+
+def _is_narrow(name: str, shape: Shape) -> bool:
+    """Whether the builder leaves a matrix in floats: the gates of linear attention, and the router
+    of LFM2."""
+    role = name.rpartition(".")[2]
+    return role in ("a_proj", "b_proj") or (role == "router" and shape.family == "lfm2_moe")
 
 
 def _resolve(shape: str | Shape, layers: int | None, vocab: int | None, block: int) -> Shape:

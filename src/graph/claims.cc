@@ -473,6 +473,8 @@ class Claims {
       ClaimLinearAttention(its, item);
     } else if (its.Is(kMicrosoft, "LinearAttentionGate")) {
       ClaimGate(its, item);
+    } else if (its.Is(kMicrosoft, "GatedDeltaNet")) {
+      ClaimDeltaNet(its, item);
     } else if (its.op_type == "SwiGLU") {
       ClaimSwiglu(its, item);
     } else if (its.Is("", "MatMul")) {
@@ -488,8 +490,8 @@ class Claims {
     } else if (its.domain == kMicrosoft && kElsewhere.contains(its.op_type)) {
       item.why_not = Concat("ONNX Runtime has no ", its.op_type,
                             " on the CPU, so there is nothing to hold a step against");
-    } else if (its.Is(kMicrosoft, "GatedDeltaNet")) {
-      item.why_not = "its state is (value, key); a step has LinearAttention's, (key, value)";
+    } else if (its.Is(kMicrosoft, "VarlenCausalConvWithState")) {
+      item.why_not = kOwnLengths;
     } else if (const std::string function = FunctionOf(its); !function.empty()) {
       if (!IsFloatNumber(value(its.input(0)).type)) return;
       Become(item, "Activation", {its.input(0)}, {its.output(0)});
@@ -498,13 +500,10 @@ class Claims {
   }
 
   // Operators of ONNX Runtime 1.32 that it has no kernel for on the CPU.
-  inline static const std::set<std::string_view> kElsewhere = {"ConvStateReplay",
-                                                               "GatedDeltaNetStateReplay",
-                                                               "Mamba2Verify",
-                                                               "MatMulNBitsQLoRA",
-                                                               "RMSNormRotary",
-                                                               "SpeculativePrefixCommit",
-                                                               "VarlenCausalConvWithState"};
+  inline static const std::set<std::string_view> kElsewhere = {
+      "ConvStateReplay",      "GatedDeltaNetStateReplay", "Mamba2Verify",   "MatMulNBitsMlp",
+      "MatMulNBitsQLoRA",     "MatMulNBitsQkv",           "PagedAttention", "RMSNormRotary",
+      "SparsePagedAttention", "SpeculativePrefixCommit"};
 
   static std::string FunctionOf(const Node& its) {
     if (its.Is("", "Sigmoid")) return "sigmoid";
@@ -610,6 +609,7 @@ class Claims {
   bool HasRank(int index, size_t rank) const {
     return value(index).shape && value(index).shape->size() == rank;
   }
+  static constexpr char kOwnLengths[] = "its sequences have lengths of their own; a step has one";
   static constexpr char kOneType[] = "its inputs are not of one type of float, float16 or bfloat16";
 
   void ClaimConv(const Node& its, Item& item) const {
@@ -695,6 +695,60 @@ class Claims {
       return;
     }
     Become(item, "LinearAttentionGate", its.inputs, {its.output(0), its.output(1)});
+  }
+
+  void ClaimDeltaNet(const Node& its, Item& item) const {
+    item.why_not = WhyNotDeltaNet(its);
+    if (!item.why_not.empty()) return;
+    Become(item, "GatedDeltaNet",
+           {its.input(0), its.input(1), its.input(2), its.input(6), its.input(4), its.input(5),
+            its.input(7), its.input(8)},
+           {its.output(0), its.output(1)});
+    const std::string gate = its.String("gate_activation", "none");
+    if (gate == "softplus" || gate == "qwen") item.step.strings["gate"] = "softplus";
+    if (gate == "sigmoid" || gate == "kda") {
+      item.step.strings["gate"] = "sigmoid";
+      item.step.floats["lower_bound"] = its.Float("gate_lower_bound", -5.0f);
+    }
+    if (its.String("beta_activation", "none") == "sigmoid") item.step.ints["sigmoid"] = 1;
+    if (its.Int("qk_l2_norm", 0) != 0) item.step.ints["unit"] = 1;
+    item.step.floats["scale"] = its.Float("scale", 0.0f);
+  }
+
+  std::string WhyNotDeltaNet(const Node& its) const {
+    const std::string rule = its.String("update_rule", "gated_delta");
+    const std::string gate = its.String("gate_activation", "none");
+    const std::string beta = its.String("beta_activation", "none");
+    if (rule != "linear" && rule != "gated" && rule != "delta" && rule != "gated_delta") {
+      return Concat("its update_rule is ", rule);
+    }
+    if (its.input(1) == kAbsent || its.input(2) == kAbsent) {
+      return "its query holds keys and values too; a step has three tensors";
+    }
+    if (its.input(3) != kAbsent) {
+      return kOwnLengths;
+    }
+    if (its.Int("state_update_capacity", 0) != 0) {
+      return Concat("its state_update_capacity is ", its.Int("state_update_capacity", 0),
+                    "; a step has 0");
+    }
+    if (rule.starts_with("gated") == (its.input(4) == kAbsent) ||
+        rule.ends_with("delta") == (its.input(5) == kAbsent)) {
+      return Concat("its decay and beta are not those that ", rule, " has");
+    }
+    static const std::set<std::string_view> kGates = {"none", "softplus", "qwen", "sigmoid", "kda"};
+    if (!kGates.contains(gate) || (beta != "none" && beta != "sigmoid")) {
+      return Concat("its gate_activation is ", gate, " and its beta_activation ", beta);
+    }
+    if (gate != "none" &&
+        (its.input(4) == kAbsent || its.input(7) == kAbsent || its.input(8) == kAbsent)) {
+      return Concat("its decay, a_log or dt_bias is missing, which ", gate, " needs");
+    }
+    if (!OfOneType({its.input(0), its.input(1), its.input(2)}) ||
+        (its.input(4) != kAbsent && !OfOneType({its.input(4), its.input(5)}))) {
+      return kOneType;
+    }
+    return "";
   }
 
   // ONNX's, of opset 28, and com.microsoft's, which can do more.

@@ -15,6 +15,8 @@ void FuseGatedMLP(Steps& steps);
 void FuseHeads(Steps& steps);
 // RMS norms, with the residual before them -> inputs of the projection that follows.
 void FuseNorms(Steps& steps);
+// A router that chooses by sigmoids and a bias, spelled out around Q4NXMoE -> its attributes.
+void FuseSigmoidRouter(Steps& steps);
 // The Reshape between a router and its experts, which only joins batch and sequence, goes.
 void FuseRouter(Steps& steps);
 // The projection that computes the logits gets an attribute that says so.

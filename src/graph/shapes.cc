@@ -1,9 +1,11 @@
 #include "graph/shapes.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <utility>
 
+#include "ops/shape.h"
 #include "ops/sizes.h"
 
 namespace ort_aie::graph {
@@ -42,9 +44,11 @@ void InferMove(Graph& graph, const Node& node) {
   const auto sizes = Integers(graph.value(node.input(1)));
   if (node.op_type == "Reshape" && node.Int("allowzero", 0) == 0 && sizes) {
     if (const auto inferred = Reshaped(source->dims, *sizes)) set(node.output(0), *inferred);
-  } else if (node.op_type == "Transpose" && SwapsTokens(node, source->dims.size())) {
+  } else if (node.op_type == "Transpose") {
     std::vector<Dim> dims = source->dims;
-    std::swap(dims[1], dims[2]);
+    const auto axis = SwappedAxis(node, dims.size());
+    if (!axis) return;
+    std::swap(dims[*axis], dims[*axis + 1]);
     set(node.output(0), dims);
   } else if (node.op_type == "Split") {
     const auto rank = static_cast<int64_t>(source->dims.size());
@@ -64,15 +68,19 @@ void InferMove(Graph& graph, const Node& node) {
   }
 }
 
-bool SwapsTokens(const Node& node, size_t rank) {
+std::optional<size_t> SwappedAxis(const Node& node, size_t rank) {
   const auto perm = node.attributes.find("perm");
-  if (perm == node.attributes.end() || rank < 3) return false;
+  if (perm == node.attributes.end() || rank > Shape::kInPlace) return std::nullopt;
   const auto* order = std::get_if<std::vector<int64_t>>(&perm->second);
-  if (order == nullptr || order->size() != rank) return false;
-  for (size_t i = 0; i < rank; ++i) {
-    if ((*order)[i] != static_cast<int64_t>(i == 1 ? 2 : i == 2 ? 1 : i)) return false;
+  if (order == nullptr || order->size() != rank) return std::nullopt;
+  // Beyond the second axis, single elements would change places.
+  for (size_t axis = 1; axis + 1 < rank && (axis == 1 || axis + 2 < rank); ++axis) {
+    std::vector<int64_t> swapped(rank);
+    std::iota(swapped.begin(), swapped.end(), 0);
+    std::swap(swapped[axis], swapped[axis + 1]);
+    if (swapped == *order) return axis;
   }
-  return true;
+  return std::nullopt;
 }
 
 void InferShapes(Graph& graph, const Recipe::Step& step) {

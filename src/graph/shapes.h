@@ -1,6 +1,8 @@
 // Types and shapes that the model leaves out or names.
 #pragma once
 
+#include <optional>
+
 #include "graph/graph.h"
 #include "ops/recipe.h"
 
@@ -16,7 +18,7 @@ void InferShapes(Graph& graph, const Recipe::Step& step);
 // The same for the results of a Reshape to constant sizes, of a Split and of a Transpose.
 void InferMove(Graph& graph, const Node& node);
 
-// Whether a Transpose only makes the second and the third dimension change places.
-bool SwapsTokens(const Node& node, size_t rank);
+// The first of two neighbouring dimensions, if a Transpose only makes these change places.
+std::optional<size_t> SwappedAxis(const Node& node, size_t rank);
 
 }  // namespace ort_aie::graph

@@ -78,7 +78,7 @@ class LinearAttention final : public Op {
     step.y = buffers[0];
     step.present = buffers[1];
     step.scale = scale_ != 0 ? scale_ : 1 / std::sqrt(static_cast<float>(step.key_dim));
-    step.type = inputs[kQuery].type;
+    step.type = step.gate_type = inputs[kQuery].type;
     step.state_type = outputs[1].type;
     plan.steps.emplace_back(step);
   }

@@ -1,5 +1,6 @@
-// aie.Q4NXMoE(X, router, W_gate, W_down, W_up?, bias_gate?, bias_up?, bias_down?, router_weights?)
-// -> Y: com.microsoft.QMoE with its weights in blocks (docs/experts.md has the contract).
+// aie.Q4NXMoE(X, router, W_gate, W_down, W_up?, bias_gate?, bias_up?, bias_down?, router_weights?,
+// choice_bias?) -> Y: com.microsoft.QMoE with its weights in blocks (docs/experts.md has the
+// contract).
 //   X                  (..., K) float, float16 or bfloat16
 //   router             (rows, experts), or (..., experts) as X, of X's type: logits. Each row uses
 //                      the `top_k` largest
@@ -9,11 +10,14 @@
 //   bias_down          (experts, K) float
 //   router_weights     (rows, experts); without it, the softmax of the chosen logits weights the
 //                      experts
+//   choice_bias        (experts) float, for scores that are sigmoids
 //   Y                  as X
 // Attributes: K, N, experts, top_k; format, group and minima as for Q4NXMatMul; bits and type (of
 // W_gate and W_up), up_type (if W_up has another type), down_bits and down_type; activation (silu,
 // gelu_tanh, relu, none; with W_up also swiglu, with alpha, beta, limit and limit_after); normalize
-// (of router_weights); accuracy_level and symmetric as for Q4NXMatMul.
+// (of router_weights); accuracy_level and symmetric as for Q4NXMatMul. With scores = sigmoid, each
+// row uses the `top_k` largest of sigmoid(router) + choice_bias, weighted by sigmoid(router) over
+// its sum + epsilon, times factor.
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -58,6 +62,7 @@ class MoE final : public Op {
     kUpBias,
     kDownBias,
     kRouterWeights,
+    kChoiceBias,
     kInputCount
   };
 
@@ -98,6 +103,7 @@ class MoE final : public Op {
     step_.experts = experts;
     step_.top_k = top_k;
     step_.normalize = info.Int("normalize", 0) == 1;
+    ReadScores(info);
     step_.activation = ExpertActivation(info.String("activation"), up.present);
     step_.swiglu = {info.Float("alpha", 1), info.Float("beta", 0),
                     info.Float("limit", std::numeric_limits<float>::infinity()),
@@ -120,6 +126,7 @@ class MoE final : public Op {
     as_x.back() = step_.experts;
     RequireTensor("router", router, x.type,
                   router.shape == as_x ? as_x : Shape{rows, step_.experts});
+    Require(!weights || !step_.sigmoid, "input router_weights is for scores without sigmoid");
     if (weights) RequireTensor("router_weights", weights, x.type, {rows, step_.experts});
     outputs[0] = {x.type, x.shape};
   }
@@ -138,6 +145,21 @@ class MoE final : public Op {
   }
 
  private:
+  void ReadScores(const NodeInfo& info) {
+    const std::string scores = info.String("scores");
+    const Tensor bias = info.ConstantInput(kChoiceBias);
+    Require(scores.empty() || scores == "sigmoid", "attribute scores must be sigmoid, got '",
+            scores, "'");
+    step_.sigmoid = !scores.empty();
+    Require(step_.sigmoid || !bias, "input choice_bias needs attribute scores");
+    if (bias) {
+      RequireTensor("choice_bias", bias, DataType::kFloat32, {step_.experts});
+      step_.choice_bias = bias.as<float>();
+    }
+    step_.epsilon = info.Float("epsilon", 0);
+    step_.factor = info.Float("factor", 1);
+  }
+
   int64_t RowsOf(const Tensor& x) const {
     return ElementCount(x.shape).As("input X") / step_.hidden;
   }
@@ -167,6 +189,9 @@ OpDescription DescribeQ4NXMoE() {
                                   {.name = "accuracy_level"},
                                   {.name = "symmetric", .least = 0, .most = 1},
                                   {.name = "normalize", .least = 0, .most = 1},
+                                  TextAttribute("scores"),
+                                  FloatAttribute("epsilon"),
+                                  FloatAttribute("factor"),
                                   TextAttribute("activation"),
                                   FloatAttribute("alpha"),
                                   FloatAttribute("beta"),

@@ -5,7 +5,8 @@
 //   attribute sizes  the dimensions as text, such as "0,-1,32": 0 is A's, -1 what is left
 // aie.Split(A) -> Y0, Y1?, Y2?, Y3?: the parts of A along an axis.
 //   attributes axis (from 0), sizes (of the parts along it)
-// aie.Transpose(A) -> Y: axes 1 and 2 of A (batch, m, n, ...) change places.
+// aie.Transpose(A) -> Y: two neighbouring axes of A (batch, m, n, ...) change places.
+//   attribute axis  the first of them, 1 by default; those before it are batches
 //
 // A is float, float16 or bfloat16. Attribute of all of them: format.
 #include <algorithm>
@@ -145,14 +146,16 @@ void InferSplit(const ShapeContext& context) {
 
 class Transpose final : public Op {
  public:
-  explicit Transpose(const NodeInfo& info) { CheckFormat(info.Int("format", 0)); }
+  explicit Transpose(const NodeInfo& info) : axis_(static_cast<size_t>(info.Int("axis", 1))) {
+    CheckFormat(info.Int("format", 0));
+  }
 
   void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
     const Tensor& a = inputs[0];
     RequireFloat("A", a);
-    Require(a.shape.size() >= 3, "input A must be (batch, m, n, ...), got ", a.shape);
+    Require(a.shape.size() >= axis_ + 2, "input A must be (batch, m, n, ...), got ", a.shape);
     outputs[0] = {a.type, a.shape};
-    std::swap(outputs[0].shape[1], outputs[0].shape[2]);
+    std::swap(outputs[0].shape[axis_], outputs[0].shape[axis_ + 1]);
     if (StaysInOrder(a)) outputs[0].same_as = 0;
   }
   void Append(std::span<const Tensor> inputs, std::span<const Output>,
@@ -161,19 +164,26 @@ class Transpose final : public Op {
     if (StaysInOrder(a)) return CopyWhole(a, buffers[0], plan);
     const int64_t bytes = BytesOfA(a);
     if (bytes == 0) return;
-    const int64_t batch = a.shape[0], m = a.shape[1], n = a.shape[2];
+    const int64_t batch =
+        std::accumulate(a.shape.begin(), a.shape.begin() + axis_, int64_t{1}, std::multiplies<>());
+    const int64_t m = a.shape[axis_], n = a.shape[axis_ + 1];
     const int64_t run = bytes / (batch * m * n);
     plan.steps.emplace_back(
         MoveStep{{batch, n, m}, {m * n * run, run, n * run}, run, a.data, buffers[0]});
   }
 
  private:
-  static bool StaysInOrder(const Tensor& a) { return a.shape[1] == 1 || a.shape[2] == 1; }
+  bool StaysInOrder(const Tensor& a) const {
+    return a.shape[axis_] == 1 || a.shape[axis_ + 1] == 1;
+  }
+
+  const size_t axis_;
 };
 
 void InferTranspose(const ShapeContext& context) {
   auto value = RequiredActivations(context);
-  if (value.dims.size() > 2) std::swap(value.dims[1], value.dims[2]);
+  const auto axis = static_cast<size_t>(context.Int("axis", 1));
+  if (value.dims.size() > axis + 1) std::swap(value.dims[axis], value.dims[axis + 1]);
   context.SetOutput(0, value);
 }
 
@@ -249,7 +259,8 @@ OpDescription DescribeTranspose() {
   return {.name = "Transpose",
           .inputs = 1,
           .required_inputs = 1,
-          .attributes = {RequiredInt("format")},
+          .attributes = {RequiredInt("format"),
+                         {.name = "axis", .least = 1, .most = Shape::kInPlace - 2}},
           .create = MakeOp<Transpose>,
           .infer = InferTranspose,
           .passes_on = true};

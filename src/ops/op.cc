@@ -56,6 +56,7 @@ std::span<const OpDescription> AllOps() {
       DescribeCausalConv(),
       DescribeLinearAttention(),
       DescribeLinearAttentionGate(),
+      DescribeGatedDeltaNet(),
   };
   return all;
 }

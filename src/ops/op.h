@@ -157,5 +157,6 @@ OpDescription DescribeNarrowMatMul();
 OpDescription DescribeCausalConv();
 OpDescription DescribeLinearAttention();
 OpDescription DescribeLinearAttentionGate();
+OpDescription DescribeGatedDeltaNet();
 
 }  // namespace ort_aie

@@ -85,6 +85,11 @@ struct MoEStep {
   const void*
       router_weights;  // (rows, experts), or null: the weights are the chosen logits' softmax
   bool normalize;      // a row's router_weights are divided by their sum
+  // Scores are sigmoids: choice_bias (experts, or null) is added to them for the choice alone, and
+  // weights are the chosen scores, divided by their sum + epsilon, times factor.
+  bool sigmoid;
+  const float* choice_bias;
+  float epsilon, factor;
   // One expert after the other, each as the weights of a MatMulStep; `up` is null if not gated.
   const uint8_t *gate, *up, *down;
   WeightForm form, up_form, down_form;           // `form` is that of gate
@@ -191,8 +196,12 @@ struct ConvStep {
 //   S = exp(decay) * S + key x delta, y = scale * query . S
 // where delta is value, or with beta the delta rule: beta * (value - key . (exp(decay) * S)).
 // There may be fewer heads of queries and keys than states, which several states then share, or
-// more heads of queries, which share a state.
+// more heads of queries, which share a state. Before that, `unit` divides queries and keys by their
+// length; beta may be the argument of a sigmoid; and decay that of a gate, for a head or a channel:
+// -exp(rate) * softplus(decay + bias), or lower_bound * sigmoid(exp(rate) * (decay + bias)).
 struct RecurrenceStep {
+  enum class Gate { kNone, kSoftplus, kSigmoid };
+
   int64_t batch, tokens, query_heads, key_heads, heads, key_dim, value_dim;
   const void *query, *key, *value;  // (batch, tokens, their heads * dim)
   const void* decay;                // (batch, tokens, decays), or null
@@ -203,7 +212,13 @@ struct RecurrenceStep {
   void* y;                          // (batch, tokens, max(query_heads, heads) * value_dim)
   void* present;                    // as past, and may be its memory
   float scale;
-  DataType type, state_type;  // of past and present; of the other tensors
+  DataType type, state_type, gate_type;  // of past and present; of decay and beta; of the others
+  bool values_first = false;             // the axes of past and present: value_dim, key_dim
+  bool unit = false, sigmoid_beta = false;
+  Gate gate = Gate::kNone;
+  const float *rate = nullptr, *bias = nullptr;  // (heads), (biases), for a gate
+  int64_t biases = 0;                            // heads, or heads * key_dim
+  float lower_bound = 0;
 };
 
 // What a linear attention forgets and learns: decay = factor * softplus(a + bias), beta =
@@ -298,6 +313,7 @@ struct AttentionStep {
   bool float32_products = false;  // for prompts too; on the host
 
   void* output = nullptr;  // (batch, sequence, heads * dim)
+  int64_t unread = 0;      // of the output, so many first tokens need not be computed
 
   std::shared_ptr<KeptState> kept = nullptr;  // belongs to the op; null: keep nothing
 

@@ -14,8 +14,10 @@ namespace ort_aie {
 namespace {
 
 constexpr int64_t kAlignment = 256;  // bytes; vector units and devices prefer such addresses
-// A prompt's arena is freed when the tokens after it need this much less of it.
-constexpr size_t kShrink = 16, kWorthShrinking = size_t{1} << 20;
+// A prompt's arena is freed when the tokens after it need this much less of it, and malloc gives it
+// back to the system: that is, from glibc's largest threshold on. A smaller one, made and freed in
+// turns, would leave holes in the heap.
+constexpr size_t kShrink = 16, kWorthShrinking = size_t{32} << 20;
 
 constexpr size_t Index(int value) { return static_cast<size_t>(value); }
 

@@ -6,12 +6,12 @@
 namespace ort_aie {
 namespace {
 
-// The chosen.size() largest logits, the largest first; of equal ones the last first. NaN is above
-// all numbers: a row that has one has a softmax that is not a number, wherever it is.
-void Choose(std::span<const float> logits, std::span<int32_t> chosen) {
+// The chosen.size() largest logits, the largest first; of equal ones the last first, or the first.
+// NaN is above all numbers: a row that has one has a softmax that is not a number, wherever it is.
+void Choose(std::span<const float> logits, bool first_of_equals, std::span<int32_t> chosen) {
   const auto smaller = [&](size_t expert, int32_t other) {
     const float x = logits[expert], y = logits[static_cast<size_t>(other)];
-    return x < y || (std::isnan(y) && !std::isnan(x));
+    return x < y || (first_of_equals && x == y) || (std::isnan(y) && !std::isnan(x));
   };
   size_t count = 0;
   for (size_t e = 0; e < logits.size(); ++e) {
@@ -39,6 +39,8 @@ void Softmax(std::span<float> logits) {
   for (float& logit : logits) logit = std::exp(logit - most);
   Divide(logits, Sum(logits));
 }
+
+float Sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
 const uint8_t* ExpertOf(const uint8_t* weights, int64_t expert, int64_t n, int64_t k,
                         const WeightForm& form) {
@@ -68,6 +70,8 @@ Routing RouteRows(const MoEStep& step, int64_t rows, const float* logits, const 
   routing.weight = {reinterpret_cast<float*>(take(pairs).data()), pairs};
   const std::span<int32_t> chosen = take(pairs);  // by row
   const std::span<float> shares{reinterpret_cast<float*>(take(k).data()), k};
+  const size_t scored = step.sigmoid ? experts : 0;
+  const std::span<float> scores{reinterpret_cast<float*>(take(scored).data()), scored};  // of a row
 
   const auto of_row = [&](auto span, int64_t row, size_t count) {
     return span.subspan(static_cast<size_t>(row) * count, count);
@@ -75,7 +79,11 @@ Routing RouteRows(const MoEStep& step, int64_t rows, const float* logits, const 
   const std::span<const float> all(logits, static_cast<size_t>(rows) * experts);
   std::ranges::fill(routing.first, 0);
   for (int64_t r = 0; r < rows; ++r) {
-    Choose(of_row(all, r, experts), of_row(chosen, r, k));
+    const std::span<const float> its = of_row(all, r, experts);
+    for (size_t e = 0; e < scored; ++e) {
+      scores[e] = Sigmoid(its[e]) + (step.choice_bias != nullptr ? step.choice_bias[e] : 0.0f);
+    }
+    Choose(step.sigmoid ? scores : its, step.sigmoid, of_row(chosen, r, k));
     for (const int32_t expert : of_row(chosen, r, k)) {
       ++routing.first[static_cast<size_t>(expert) + 1];
     }
@@ -91,7 +99,11 @@ Routing RouteRows(const MoEStep& step, int64_t rows, const float* logits, const 
     const std::span<const int32_t> its = of_row(chosen, r, k);
     const float* from = (weights != nullptr ? weights : logits) + r * step.experts;
     for (size_t i = 0; i < k; ++i) shares[i] = from[its[i]];
-    if (weights == nullptr) {
+    if (step.sigmoid) {
+      std::ranges::transform(shares, shares.begin(), Sigmoid);
+      const float sum = Sum(shares) + step.epsilon;
+      for (float& share : shares) share = share / sum * step.factor;
+    } else if (weights == nullptr) {
       Softmax(shares);
     } else if (step.normalize) {
       Divide(shares, Sum(shares));

@@ -28,13 +28,14 @@ struct Routing {
 
 // How many 4-byte words of memory the Routing of `rows` rows needs.
 constexpr int64_t RoutingWords(const MoEStep& step, int64_t rows) {
-  return 2 * step.experts + 1 + 3 * rows * step.top_k + step.top_k;
+  return (step.sigmoid ? 3 : 2) * step.experts + 1 + 3 * rows * step.top_k + step.top_k;
 }
 // `memory` has RoutingWords words. logits (rows, experts) and weights (rows, experts, or null) are
 // the step's as float32. Each row chooses the experts with the top_k largest logits, of equal ones
 // the last. Without `weights`, the weights of a row's experts are the softmax of the chosen logits;
 // else they are those of `weights`, with `normalize` divided by their sum. A row whose sum is 0 or
-// not a number gets zeros, as in ONNX Runtime's QMoE.
+// not a number gets zeros, as in ONNX Runtime's QMoE. Scores that are sigmoids are chosen as ONNX's
+// TopK does: of equal ones the first.
 Routing RouteRows(const MoEStep& step, int64_t rows, const float* logits, const float* weights,
                   void* memory);
 

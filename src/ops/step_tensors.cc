@@ -107,6 +107,7 @@ void Reads(const MoEStep& step, const Taking& take) {
   take(step.x, step.rows * step.hidden, step.type);
   take(step.router, step.rows * step.experts, step.type);
   take(step.router_weights, step.rows * step.experts, step.type);
+  take(step.choice_bias, step.experts, DataType::kFloat32);
   take(step.gate_bias, step.experts * step.inter, DataType::kFloat32);
   take(step.up_bias, step.experts * step.inter, DataType::kFloat32);
   take(step.down_bias, step.experts * step.hidden, DataType::kFloat32);
@@ -151,8 +152,10 @@ void Reads(const RecurrenceStep& step, const Taking& take) {
   take(step.query, rows * step.query_heads * step.key_dim, step.type);
   take(step.key, rows * step.key_heads * step.key_dim, step.type);
   take(step.value, rows * step.heads * step.value_dim, step.type);
-  take(step.decay, rows * step.decays, step.type);
-  take(step.beta, rows * step.betas, step.type);
+  take(step.decay, rows * step.decays, step.gate_type);
+  take(step.beta, rows * step.betas, step.gate_type);
+  take(step.rate, step.heads, DataType::kFloat32);
+  take(step.bias, step.biases, DataType::kFloat32);
   take(step.past, step.batch * step.heads * step.key_dim * step.value_dim, step.state_type);
 }
 void Writes(const RecurrenceStep& step, const Taking& take) {

@@ -8,7 +8,6 @@ PYBIND11_MODULE(_npu, m) {
   m.doc() = "C++ side of ort_aie_ep for NPUs: reasons, schedules, instruction streams.";
   RaiseErrorsAsValueError();
   npu::DefineStreams(m);
-  npu_target::DefineReasons(m);
   npu_target::DefineSchedule(m);
   fused_decode::DefineFusedDecode(m);
 }

@@ -12,8 +12,7 @@ void DefineStreams(pybind11::module_& m);
 
 namespace ort_aie::npu_target {
 
-// What an NPU leaves to the host, and what it would do with a plan: src/targets/npu/schedule.
-void DefineReasons(pybind11::module_& m);
+// What an NPU would do with a plan, and what it leaves to the host: src/targets/npu/schedule.
 void DefineSchedule(pybind11::module_& m);
 
 }  // namespace ort_aie::npu_target

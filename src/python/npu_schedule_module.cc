@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -101,6 +102,15 @@ class GivenTensors final : public Program::Io {
   mutable Addresses addresses_;
 };
 
+template <typename Reasons>
+std::vector<std::string> AllWords() {
+  std::vector<std::string> all;
+  for (int i = static_cast<int>(Reasons::kNone) + 1; i < static_cast<int>(Reasons::kCount); ++i) {
+    all.push_back(Words(static_cast<Reasons>(i)));
+  }
+  return all;
+}
+
 py::list WordsOf(const std::vector<Reason>& reasons) {
   py::list words;
   for (const Reason reason : reasons) words.append(Words(reason));
@@ -110,7 +120,8 @@ py::list WordsOf(const std::vector<Reason>& reasons) {
 // The packages of a device, and what it would do with plans.
 class NpuPackages {
  public:
-  // load(name) gives the JSON of a package's manifest when it is needed.
+  // load(name) gives the JSON of a package's manifest when it is needed, and the same with the
+  // costs of predictions.
   NpuPackages(std::set<std::string, std::less<>> names, py::function load, bool one_xclbin)
       : names_(std::move(names)), load_(std::move(load)) {
     facts_.has = [this](std::string_view package) { return names_.contains(package); };
@@ -194,6 +205,7 @@ class NpuPackages {
     result["stages"] = stages;
     result["layers_refused"] = layers_refused;
     result["form"] = py::make_tuple(contents.form().group, contents.form().minima);
+    result["left"] = LeftOf(plan, scheduler);
     result["widened"] = WidenedOf(plan, planned, scheduler, contents.form());
     return result;
   }
@@ -223,14 +235,26 @@ class NpuPackages {
         room.Add(run.predicted_seconds);
       }
       py::list invocations;
+      int64_t read = 0, written = 0;
       for (const npu::Invocation& invocation : one.invocations) {
-        invocations.append(py::make_tuple(invocation.sequence, invocation.parameters));
+        double seconds = 0;
+        for (const npu::Segment& segment : Loaded(package).timer.Get(invocation)->segments) {
+          seconds += segment.seconds;
+          for (const npu::Operation& operation : segment.operations) {
+            const auto* push = std::get_if<npu::Push>(&operation.what);
+            if (push == nullptr) continue;
+            (push->direction == npu::Direction::kMm2s ? read : written) += push->bytes;
+          }
+        }
+        invocations.append(py::make_tuple(invocation.sequence, seconds));
       }
       py::dict part;
       part["design"] = std::string_view(one.design);
       part["package"] = package;
       part["runs"] = stream.runs.size();
       part["invocations"] = invocations;
+      part["read"] = read;
+      part["written"] = written;
       parts.append(part);
     }
     py::dict given;
@@ -255,6 +279,16 @@ class NpuPackages {
     return given;
   }
 
+  // By name, why the device leaves a step to the host.
+  static py::dict LeftOf(const Plan& plan, const Scheduler& scheduler) {
+    py::dict left;
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      const Reason reason = scheduler.WhyNot(plan.steps[i]);
+      if (reason != Reason::kNone) left[py::str(std::string(plan.NameOf(i)))] = Words(reason);
+    }
+    return left;
+  }
+
   // Forms of weights, as (bits, group, minima), that the device reads only widened, and why.
   py::dict WidenedOf(const Plan& plan, bool planned, const Scheduler& scheduler,
                      const WeightForm& to) const {
@@ -270,16 +304,19 @@ class NpuPackages {
     return widened;
   }
 
+  // Its streams are divided as sessions divide them, by the costs of the slowest machine; their
+  // time is that of the machine of the predictions.
   struct Package {
-    explicit Package(const std::string& json) : manifest(npu::ParseManifest(json)) {}
+    explicit Package(const std::pair<std::string, std::string>& json)
+        : manifest(npu::ParseManifest(json.first)), timed(npu::ParseManifest(json.second)) {}
 
-    const npu::Manifest manifest;
-    npu::Interpreter interpreter{manifest};
+    const npu::Manifest manifest, timed;
+    npu::Interpreter interpreter{manifest}, timer{timed};
   };
   Package& Loaded(std::string_view name) {
     auto found = loaded_.find(name);
     if (found == loaded_.end()) {
-      const auto json = load_(std::string(name)).cast<std::string>();
+      const auto json = load_(std::string(name)).cast<std::pair<std::string, std::string>>();
       found = loaded_.emplace(name, std::make_unique<Package>(json)).first;
     }
     return *found->second;
@@ -295,6 +332,8 @@ class NpuPackages {
 }  // namespace
 
 void DefineSchedule(py::module_& m) {
+  m.def("reasons", &AllWords<Reason>);
+  m.def("layer_reasons", &AllWords<LayerReason>);
   m.def(
       "packages",
       [](int64_t group, bool minima) {

@@ -128,6 +128,11 @@ constexpr int BitsOfValues(const FileForm& form) {
   return bits;
 }
 
+// Whether all scales, of 32 in-features each, are powers of two.
+constexpr bool HasPowers(const FileForm& form) {
+  return form.base == Base::kE8M0 && form.factor_bits == 0 && form.group == 32;
+}
+
 // Where the parts of a block are, from its start.
 struct FileLayout {
   int32_t bases, minima_bases, factors, minima_factors, codes, bytes;

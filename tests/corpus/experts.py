@@ -158,6 +158,98 @@ def routers() -> Iterator[Entry]:
                     graph=joined, runs=False)  # fmt: skip
 
 
+# As the model builder writes LFM2's: sigmoids and a bias choose, and the sigmoids alone weight.
+SCORES = "n = Neg(rows); e = Exp(n); d = Add(e, one); s = Reciprocal(d)"
+CHOICE = "c = Add(s, bias); v, at = TopK<axis=-1>(c, two_of)"
+GIVEN = (
+    "p = GatherElements<axis=1>(s, at); f = Clip(p, floor, -); l = Log(f); z = Shape(s)\n"
+    "low = ConstantOfShape<value=-1e4>(z); given = ScatterElements<axis=1>(low, at, l)"
+)
+SCALE = (
+    "t = ReduceSum<keepdims=1>(p, last); m = Add(t, epsilon); q = Div(t, m); g = Mul(q, factor)\n"
+    "xs = Shape(x); lead = Slice(xs, zero, last); dims = Concat<axis=0>(lead, ones)\n"
+    "col = Reshape(g, dims)"
+)
+ROUTED: dict[str, Given] = {
+    "router": ["batch", "sequence", 8], "flat": np.array([-1, 8]), "two_of": np.array([2]),
+    "bias": np.array([0.4, -0.3, 0.1, 0, 0.2, -0.5, 0.3, 0.3], np.float32),
+    "last": np.array([-1]), "zero": np.array([0]), "ones": np.array([1]),
+    **{name: np.float32(value) for name, value in
+       (("one", 1), ("floor", 1e-30), ("epsilon", 1e-6), ("factor", 2.5))},
+}  # fmt: skip
+# Rows of which two experts have the same score, of large ones and of ones that vanish.
+ROUTES = np.array([
+    [0, 1, -1, 2, -2, 3, 0.5, 0.5], [40] * 8, [-30, -31, -32, -33, -34, -35, -36, -37],
+    [-200] * 8, [3, -3, 2, -2, 1, -1, 0, -200],
+], np.float32)  # fmt: skip
+
+
+def sigmoid_routers() -> Iterator[Entry]:
+    case = Experts(experts=8)
+    moe = text(case, "given").replace("y =", "sum =")
+    declared: dict[str, list[int | str]] = {
+        "rows": ["tokens", 8], "s": ["tokens", 8], "c": ["tokens", 8],
+        "sum": ["batch", "sequence", case.hidden], "col": ["batch", "sequence", 1],
+    }  # fmt: skip
+    feeds = {"router": lambda s: ROUTES[None, : s["tokens"]]}
+    plain = f"{SIZED.format(8, 2)} activation=silu scores=sigmoid epsilon=1e-06"
+    whole = steps("rows = Reshape(router, flat)", SCORES, CHOICE, GIVEN, SCALE, moe,
+                  "y = Mul(sum, col)")  # fmt: skip
+
+    def of(name: str, graph: str, becomes: str, given: Mapping[str, Given] = {}) -> Entry:
+        return entry(f"a router of sigmoids {name}", case, becomes, ROUTED | dict(given),
+                     graph=graph, feeds=feeds, declared=declared, unread=("v",))  # fmt: skip
+
+    reads = "Q4NXMoE x router * * * - - - -"
+    yield of("with a bias", whole, f"{reads} bias -> y {plain} factor=2.5")
+    yield of("without a bias", whole.replace("c = Add(s, bias); ", "").replace("(c, ", "(s, "),
+             f"{reads[:-8]} -> y {plain} factor=2.5")  # fmt: skip
+    turned = whole.replace("Add(e, one)", "Add(one, e)").replace("Add(s, bias)", "Add(bias, s)")
+    turned = turned.replace("(sum, col)", "(col, sum)").replace("(t, epsilon)", "(epsilon, t)")
+    turned = turned.replace("; g = Mul(q, factor)", "").replace("(g, ", "(q, ")
+    yield of("with operands in the other order", turned, f"{reads} bias -> y {plain}")
+    half = Experts(experts=8, dtype=np.dtype(np.float16))
+    casts = whole
+    for plain_form, cast_form in (
+        ("n = Neg(rows)", "wide = Cast<to=1>(rows); n = Neg(wide)"), ("given =", "masked ="),
+        ("t = Red", "given = Cast<to=10>(masked); t = Red"), ("col =", "wider ="),
+        ("(g, dims)", "(g, dims); col = Cast<to=10>(wider)"),
+    ):  # fmt: skip
+        casts = casts.replace(plain_form, cast_form)
+    floats = dict.fromkeys(("wide", "s", "c", "wider"), np.float32)
+    yield replace(
+        entry("a router of sigmoids in float16", half, f"{reads} bias -> y {plain} factor=2.5",
+              ROUTED, graph=casts, declared=declared | {"wider": declared["col"]}, unread=("v",),
+              feeds={"router": lambda s: ROUTES[None, : s["tokens"]].astype(np.float16)}),
+        types=floats,
+    )  # fmt: skip
+    stays = f"...\nQ4NXMoE x given * * * -> sum {SIZED.format(8, 2)} activation=silu\nMul"
+    for name, graph, given in (
+        ("of smaller ones", whole.replace("<axis=-1>(c,", "<axis=-1, largest=0>(c,"), {}),
+        ("of three", whole, {"two_of": np.array([3])}),
+        ("above others", whole.replace("-1e4", "-50.0"), {}),
+        ("that something else reads", whole, {}),
+    ):  # fmt: skip
+        found = of(f"{name} stays", graph, stays, given)
+        yield replace(found, runs=False, wanted=("p",) if "else" in name else ())
+    # As for DeepSeek-V3 and GLM-4.5, with what QMoE has for it.
+    with_weights = Experts(experts=8, router_weights=True,
+                           attributes={"normalize_routing_weights": 1})  # fmt: skip
+    yield entry(
+        "a router of sigmoids as QMoE has it", with_weights,
+        steps("Reshape router -> rows sizes=-1,8", "Activation rows -> s function=sigmoid",
+              "Add s bias -> c",
+              f"Q4NXMoE x c * * * - - - s -> m {SIZED.format(8, 2)} activation=silu normalize=1",
+              "Mul m factor -> y"),
+        ROUTED,
+        graph=steps("rows = Reshape(router, flat)", "s = Sigmoid(rows); c = Add(s, bias)",
+                    text(with_weights, "c").replace("y =", "m =").replace("chosen", "s"),
+                    "y = Mul(m, factor)"),
+        feeds={"router": lambda s: ROUTES[None, [0, 4, 0, 4, 0][: s["tokens"]]]},
+        declared=declared | {"m": declared["sum"]},
+    )  # fmt: skip
+
+
 # --- what stays -----------------------------------------------------------------------------------
 
 OTHER_VALUES: dict[str, tuple[dict[str, Any], str]] = {
@@ -220,4 +312,4 @@ def left() -> Iterator[Entry]:
     yield of("fc1 has zero points beside quant_type=fp4", case, graph=text(case, more={11: "fc2"}))
 
 
-ENTRIES = [*taken(), *two(), *routers(), *left()]
+ENTRIES = [*taken(), *two(), *routers(), *sigmoid_routers(), *left()]

@@ -50,7 +50,7 @@ USUAL: dict[str, Given] = {
 SIZES = {"batch": 2, "sequence": 3}
 MICROSOFT = {
     "CausalConvWithState", "FastGelu", "GatedRMSNorm", "GatherBlockQuantized",
-    "GroupQueryAttention", "LinearAttentionGate",
+    "GatedDeltaNet", "GroupQueryAttention", "LinearAttentionGate",
     "MRotaryEmbedding", "MatMulNBits", "MultiHeadAttention", "QMoE", "QuickGelu",
     "SkipSimplifiedLayerNormalization",
 }  # fmt: skip
@@ -260,10 +260,13 @@ class Graph:
         for name in node.inputs:
             self._need(name)
         op = node.op.removeprefix("ms.")
+        attributes = dict(node.attributes)
+        if op == "ConstantOfShape":
+            attributes["value"] = onnx_tensor("", np.array([attributes["value"]], np.float32))
         own = op in MICROSOFT or op != node.op
         self.nodes.append(
             helper.make_node(op, node.inputs, node.results, name=f"/{node.results[0]}",
-                             domain="com.microsoft" if own else "", **node.attributes)
+                             domain="com.microsoft" if own else "", **attributes)
         )  # fmt: skip
 
     def _add_product(self, node: Node) -> None:

@@ -125,6 +125,69 @@ def attention() -> Iterator[Entry]:
     )  # fmt: skip
 
 
+def delta_nets() -> Iterator[Entry]:
+    # As the model builder writes Qwen3.5 for CUDA, with linear_attn_op.
+    two = {"batch": 2, "sequence": 5}
+    given: dict[str, Given] = {
+        "heads": np.array([0, 0, 2, 32]), "more": np.array([0, 0, 4, 32]),
+        "flat": np.array([0, 0, 128]), "rate": (4,), "dt": (4,), **STATE,
+        "counts": [np.int32, 3], "long": ["batch", "sequence", 4, 32],
+    }  # fmt: skip
+    made = (
+        f"{PRODUCTS}; a = F<n=4>(x); b = F<n=4>(x); q0 = Reshape(q, heads)\n"
+        "k0 = Reshape(k, heads); v0 = Reshape(v, more)\n"
+    )
+    node = (
+        "l0, s = GatedDeltaNet<gate_activation='qwen', beta_activation='sigmoid', qk_l2_norm=1>"
+        "(q0, k0, v0, -, a, b, past, rate, dt)"
+    )
+    end = "\nl = Reshape(l0, flat); y = Q<k=128>(l)"
+    declared = SHAPES | {
+        "v0": ["batch", "sequence", 4, 32], "l0": ["batch", "sequence", 4, 32],
+        "a": ["batch", "sequence", 4], "b": ["batch", "sequence", 4],
+    }  # fmt: skip
+    before = (PRODUCED, "NarrowMatMul x * -> a", "NarrowMatMul x * -> b", "Reshape", "Reshape",
+              "Reshape")  # fmt: skip
+    yield Entry(
+        "a gated delta net", made + node + end,
+        steps(*before, "GatedDeltaNet q0 k0 v0 past a b rate dt -> l0 s gate=softplus scale=0 "
+              "sigmoid=1 unit=1", "Reshape", "Q4NXMatMul l y -> y"),
+        given=given, declared=declared, since=SINCE, sizes=(two, {"batch": 1, "sequence": 1}),
+    )  # fmt: skip
+    wide = ("past", "rate", "dt", "s", "a1", "b1")
+    yield Entry(
+        "a gated delta net in float16",
+        f"{made}a1 = Cast<to=1>(a); b1 = Cast<to=1>(b)\n{node.replace(' a, b,', ' a1, b1,')}{end}",
+        steps(*before, "Cast a -> a1 dtype=1", "Cast b -> b1 dtype=1",
+              "GatedDeltaNet q0 k0 v0 past a1 b1 rate dt -> l0 s gate=softplus scale=0 sigmoid=1 "
+              "unit=1", "Reshape", "Q4NXMatMul l y -> y"),
+        given=given, declared=declared | {"a1": declared["a"], "b1": declared["b"]}, since=SINCE,
+        dtype=np.dtype(np.float16), types=dict.fromkeys(wide, np.float32), sizes=(two,),
+    )  # fmt: skip
+    for name, of, to, why in (
+        ("of another update", "<gate", "<update_rule='mean', gate", "its update_rule is mean"),
+        ("of packed sequences", "v0, -,", "v0, counts,", "its sequences have lengths of their own"),
+        ("of one tensor", "q0, k0, v0,", "q0, -, -,", "its query holds keys and values too"),
+        ("that captures", "<gate", "<state_update_capacity=2, gate",
+         "its state_update_capacity is 2"),
+        ("without a decay", " a, b,", " -, b,", "its decay and beta are not those that gated_del"),
+        ("without a rate", "past, rate", "past, -", "its decay, a_log or dt_bias is missing"),
+    ):  # fmt: skip
+        yield Entry(
+            f"a gated delta net {name} stays", made + node.replace(of, to) + end,
+            "...\nGatedDeltaNet\nReshape\nQ4NXMatMul l y -> y", {"l0": why}, given=given,
+            declared=declared, since=SINCE, opens=False,
+        )  # fmt: skip
+
+
+# What ONNX Runtime 1.32 has kernels of for other devices only.
+ELSEWHERE = (
+    "ConvStateReplay", "GatedDeltaNetStateReplay", "Mamba2Verify", "MatMulNBitsMlp",
+    "MatMulNBitsQLoRA", "MatMulNBitsQkv", "PagedAttention", "RMSNormRotary", "SparsePagedAttention",
+    "SpeculativePrefixCommit",
+)  # fmt: skip
+
+
 def others() -> Iterator[Entry]:
     """What ONNX Runtime 1.32 has besides."""
     yield Entry("a gated MLP by SwiGLU", "g = Q(x); u = Q(x); h = SwiGLU(g, u); y = Q<k=64>(h)",
@@ -137,14 +200,15 @@ def others() -> Iterator[Entry]:
                 opens=False)  # fmt: skip
     yield Entry("a wider product of floats stays", "h = F<n=65>(x); y = Q<k=65>(h)",
                 "MatMul\nQ4NXMatMul h y -> y", since=SINCE)  # fmt: skip
-    for op in ("ConvStateReplay", "Mamba2Verify", "MatMulNBitsQLoRA", "RMSNormRotary",
-               "SpeculativePrefixCommit"):  # fmt: skip
+    yield Entry("a convolution of packed sequences stays",
+                "h = ms.VarlenCausalConvWithState(x, w, b); y = Q(h)",
+                "VarlenCausalConvWithState\nQ4NXMatMul h y -> y",
+                {"h": "its sequences have lengths of their own"}, since=SINCE,
+                opens=False)  # fmt: skip
+    for op in ELSEWHERE:
         yield Entry(f"{op} stays", f"h = ms.{op}(x); y = Q(h)", f"{op}\nQ4NXMatMul h y -> y",
                     {"h": f"ONNX Runtime has no {op} on the CPU"}, since=SINCE,
                     opens=False)  # fmt: skip
-    yield Entry("GatedDeltaNet stays", "h = ms.GatedDeltaNet(x); y = Q(h)",
-                "GatedDeltaNet\nQ4NXMatMul h y -> y", {"h": "its state is (value, key)"},
-                since=SINCE, opens=False)  # fmt: skip
 
 
-ENTRIES = [*convolutions(), *attention(), *others()]
+ENTRIES = [*convolutions(), *attention(), *delta_nets(), *others()]

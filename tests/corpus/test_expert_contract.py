@@ -1,4 +1,5 @@
-"""The contract of QMoE: what the installed schema names is in the corpus."""
+"""The contract of QMoE: what the installed schema names is in the corpus; and which operators the
+installed ONNX Runtime has no kernels of."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ import pytest
 from expert_models import Experts, build, experts_model
 from experts import OTHER_FORMATS, OTHER_VALUES
 from onnxruntime.capi import onnxruntime_pybind11_state as state
+from op_models import ORT_VERSION
+from recurrences import ELSEWHERE
 
 from ort_aie_ep.graph_passes import run_passes
 
@@ -82,3 +85,10 @@ def test_dimensions_of_no_memory_are_left(place: int, dims: tuple[int, ...], cas
     tensor.dims[:] = dims
     tensor.raw_data = b""
     assert "memory" in reason(model)
+
+
+@pytest.mark.skipif(ORT_VERSION < (1, 32), reason="has fewer operators")
+def test_operators_that_are_said_to_be_elsewhere_have_no_kernel() -> None:
+    known = {schema.name for schema in state.get_all_operator_schema()}
+    assert known >= set(ELSEWHERE)
+    assert {kernel.op_name for kernel in state.get_all_opkernel_def()}.isdisjoint(ELSEWHERE)

@@ -116,7 +116,8 @@ def _why(op: str, reads: Sequence[str], given: str, presents: set[str]) -> str:
         return "no kernel for weights of 8 bits"
     if op == "SwiGLU":
         return "an activation that the overlay does not have"
-    if op in ("CausalConv", "LinearAttention", "LinearAttentionGate", "NarrowMatMul"):
+    if op in ("CausalConv", "GatedDeltaNet", "LinearAttention", "LinearAttentionGate",
+              "NarrowMatMul"):  # fmt: skip
         return "a recurrence, or a projection to its gates"
     if op == "Split":
         return "elements that only move"

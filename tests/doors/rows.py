@@ -250,4 +250,7 @@ ROWS = (
     Row("Qwen3", "GGUF", gguf("qwen3")),
     Row("Gemma 3", "GGUF", gguf("gemma3"), since=(1, 31)),
     Row("gpt-oss", "GGUF", gguf("gpt-oss"), since=(1, 31)),
+    Row("LFM2", "GGUF", gguf("lfm2"), since=(1, 31)),
+    Row("LFM2 MoE", "GGUF", gguf("lfm2moe"), since=(1, 31)),
+    Row("Qwen3.5", "GGUF", gguf("qwen35"), since=(1, 31)),
 )

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, RopeScalingType, 
 from gguf.constants import GGML_QUANT_SIZES
 from tokenizers import pre_tokenizers
 
-from ort_aie_ep.models.shapes import SHAPES, Shape, Yarn
+from ort_aie_ep.models.shapes import SHAPES, Hybrid, Shape, Yarn
 
 Kind = GGMLQuantizationType
 Array = npt.NDArray[Any]
@@ -27,6 +27,7 @@ _LLAMA = replace(
 _QWEN3 = replace(
     SHAPES["tiny-qwen3"], hidden=256, ffn=512, heads=4, kv_heads=2, vocab=320, context=512
 )
+_HYBRID: dict[str, Any] = {"hidden": 256, "ffn": 512, "heads": 8, "vocab": 320, "context": 512}
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,17 @@ MODELS = {
         # llama.cpp stretches rotations by whole channels, which gpt-oss does not.
         replace(SHAPES["tiny-gpt-oss"], hidden=256, ffn=256, heads=8, vocab=320, context=512,
                 yarn=None),
+    ),
+    "lfm2": Model("lfm2", replace(SHAPES["tiny-lfm2"], **_HYBRID)),
+    "lfm2moe": Model(
+        "lfm2moe",
+        replace(SHAPES["tiny-lfm2-moe"], **_HYBRID | {"ffn": 256}, dense_ffn=512, experts=4),
+    ),
+    # Value heads share key heads.
+    "qwen35": Model(
+        "qwen35",
+        replace(SHAPES["tiny-qwen3-5"], **_HYBRID,
+                hybrid=Hybrid((3,), 4, 2, 4, 64, sections=(4, 2, 2))),
     ),
 }  # fmt: skip
 
@@ -157,7 +169,19 @@ KEYED = {
         _LINEAR | {"attention.sliding_window_pattern": 3, "rope.scaling.attn_factor": 1.5},
         _WINDOW[:2],
     ),
-}
+    "lfm2": _keyed("lfm2", _LINEAR, _WINDOW[:1]),
+    "lfm2moe": _keyed("lfm2moe", _YARN, _WINDOW[:1]),
+    "qwen35": _keyed("qwen35", _YARN, rotary=16),
+    "qwen35-list": _keyed(
+        "qwen35", {"attention.recurrent_layers": [True, False, True, False]}, rotary=16,
+        hybrid=Hybrid((1, 3), 2, 2, 2, 32, sections=(4, 2, 2)),
+    ),
+    # With a block that predicts one token more.
+    "qwen35-later": _keyed(
+        "qwen35", {"block_count": 5, "nextn_predict_layers": 1}, rotary=16,
+        hybrid=Hybrid((3, 4), 4, 2, 4, 32, sections=(4, 2, 2)),
+    ),
+}  # fmt: skip
 """Models with keys of their architecture that change what llama.cpp computes, and with others that
 do not."""
 
@@ -188,6 +212,9 @@ def by_side(name: str) -> Kind:
     return next((kind for side, kind in sides.items() if f"ffn_{side}" in name), Kind.Q8_0)
 
 
+_FLOATS = ("gate_inp.weight", "conv.weight", "conv1d.weight", "bias")
+
+
 def write(path: Path, model: Model, types: Types | None, seed: int = 3, **metadata: Any) -> Path:
     """Writes a model, without tensors if there are no types; `metadata` replaces keys, with None:
     leaves them out."""
@@ -198,7 +225,7 @@ def write(path: Path, model: Model, types: Types | None, seed: int = 3, **metada
         "context_length": shape.context,
         "embedding_length": shape.hidden,
         "block_count": shape.layers,
-        "feed_forward_length": shape.ffn,
+        "feed_forward_length": shape.dense_ffn or shape.ffn,
         "attention.head_count": shape.heads,
         "attention.head_count_kv": shape.kv_heads,
         "attention.key_length": shape.head_dim,
@@ -216,6 +243,25 @@ def write(path: Path, model: Model, types: Types | None, seed: int = 3, **metada
             "expert_used_count": shape.experts_per_token,
             "expert_feed_forward_length": shape.ffn,
         }
+    if (hybrid := shape.hybrid) is not None and hybrid.value_heads:
+        keys |= {
+            "ssm.conv_kernel": hybrid.taps,
+            "ssm.state_size": hybrid.width,
+            "ssm.group_count": hybrid.key_heads,
+            "ssm.time_step_rank": hybrid.value_heads,
+            "ssm.inner_size": hybrid.values,
+            "full_attention_interval": hybrid.attention[0] + 1,
+            "rope.dimension_sections": [*hybrid.sections, 0],
+        }
+    elif hybrid is not None:
+        keys |= {
+            "attention.head_count_kv": [
+                shape.kv_heads * shape.has_attention(layer) for layer in range(shape.layers)
+            ],
+            "shortconv.l_cache": hybrid.taps,
+        }
+    if shape.dense_layers:
+        keys |= {"leading_dense_block_count": shape.dense_layers, "expert_gating_func": 2}
     if shape.yarn is not None:
         keys |= {
             "rope.scaling.type": RopeScalingType.YARN.value,
@@ -230,11 +276,7 @@ def write(path: Path, model: Model, types: Types | None, seed: int = 3, **metada
         assert types is not None
         stem = name.removesuffix(".weight")
         # As llama-quantize does: vectors and routers stay in float32.
-        kind = (
-            Kind.F32
-            if values_.ndim == 1 or "gate_inp" in name or name.endswith("bias")
-            else types(stem)
-        )
+        kind = Kind.F32 if values_.ndim == 1 or name.endswith(_FLOATS) else types(stem)
         data = quantised(values_, kind, rng)
         writer.add_tensor(name, data, raw_dtype=kind)
     writer.write_header_to_file()
@@ -260,6 +302,9 @@ def _add(writer: GGUFWriter, key: str, value: Any) -> None:
             writer.add_array(key, value)
 
 
+_NORMED = ("qwen3", "qwen3moe", "gemma3", "lfm2", "lfm2moe", "qwen35")
+
+
 def tensors(model: Model, rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
     """Names and float32 values, scaled so that activations stay near one."""
     shape = model.shape
@@ -274,48 +319,87 @@ def tensors(model: Model, rng: np.random.Generator) -> Iterator[tuple[str, Array
     yield "token_embd.weight", matrix(shape.vocab, shape.hidden, gain=1.5)
     if not shape.tied:
         yield "output.weight", matrix(shape.vocab, shape.hidden, gain=1.5)
-    yield "output_norm.weight", vector(shape.hidden)
+    lfm2 = model.architecture.startswith("lfm2")
+    yield f"{'token_embd' if lfm2 else 'output'}_norm.weight", vector(shape.hidden)
     for place, name in enumerate(model.divisors):
         count = (shape.rotary or shape.head_dim) // 2
         yield f"{name}.weight", np.linspace(1, 8 - 3 * place, count, dtype=np.float32)
     branch = 1 / math.sqrt(2 * shape.layers)
     oss = model.architecture == "gpt-oss"
-    for layer in range(shape.layers):
+    for layer in range(model.keys.get("block_count", shape.layers)):
         name = f"blk.{layer}."
+        if layer == shape.layers:
+            yield f"{name}nextn.eh_proj.weight", matrix(shape.hidden, 2 * shape.hidden)
+            for each in "eh":
+                yield f"{name}nextn.{each}norm.weight", vector(shape.hidden)
         yield f"{name}attn_norm.weight", vector(shape.hidden)
-        if model.architecture == "phi3":
+        if not shape.has_attention(layer):
+            yield from _state(shape, name, matrix, vector, branch)
+        elif model.architecture == "phi3":
             yield f"{name}attn_qkv.weight", matrix(shape.queries + 2 * shape.keys, shape.hidden)
         else:
-            for each, n in (("q", shape.queries), ("k", shape.keys), ("v", shape.keys)):
+            queries = shape.queries * (2 if model.architecture == "qwen35" else 1)
+            for each, n in (("q", queries), ("k", shape.keys), ("v", shape.keys)):
                 yield f"{name}attn_{each}.weight", matrix(n, shape.hidden)
                 if oss or model.architecture == "qwen2":
                     yield f"{name}attn_{each}.bias", vector(n, 0.0)
-        yield f"{name}attn_output.weight", matrix(shape.hidden, shape.queries, gain=branch)
+        if shape.has_attention(layer):
+            yield f"{name}attn_output.weight", matrix(shape.hidden, shape.queries, gain=branch)
         if oss:
             yield f"{name}attn_output.bias", vector(shape.hidden, 0.0)
             yield f"{name}attn_sinks.weight", vector(shape.heads, 0.0)
-        if model.architecture in ("qwen3", "qwen3moe", "gemma3"):
+        if model.architecture in _NORMED and shape.has_attention(layer):
             for each in "qk":
                 yield f"{name}attn_{each}_norm.weight", vector(shape.head_dim)
         if model.architecture == "gemma3":
             for each in ("post_attention_norm", "post_ffw_norm"):
                 yield f"{name}{each}.weight", vector(shape.hidden)
-        norm = "post_attention_norm" if oss else "ffn_norm"
+        norm = "post_attention_norm" if model.architecture in ("gpt-oss", "qwen35") else "ffn_norm"
         yield f"{name}{norm}.weight", vector(shape.hidden)
-        if shape.experts:
+        experts, ffn = shape.has_experts(layer), shape.ffn_of(layer)
+        if experts:
             yield f"{name}ffn_gate_inp.weight", matrix(shape.experts, shape.hidden, gain=3.0)
+            if lfm2:  # large, so that few choices are close
+                yield f"{name}exp_probs_b.bias", 16 * vector(shape.experts, 0.0)
             if oss:
                 yield f"{name}ffn_gate_inp.bias", vector(shape.experts, 0.0)
-        stack, suffix = ((shape.experts,), "_exps") if shape.experts else ((), "")
-        sizes = {"gate": (shape.ffn, shape.hidden), "up": (shape.ffn, shape.hidden)}
+        stack, suffix = ((shape.experts,), "_exps") if experts else ((), "")
+        sizes = {"gate": (ffn, shape.hidden), "up": (ffn, shape.hidden)}
         if model.architecture == "phi3":
             sizes = {"up": (2 * shape.ffn, shape.hidden)}
-        for each, size in (sizes | {"down": (shape.hidden, shape.ffn)}).items():
+        for each, size in (sizes | {"down": (shape.hidden, ffn)}).items():
             gain = branch if each == "down" else 1.0
             yield f"{name}ffn_{each}{suffix}.weight", matrix(*stack, *size, gain=gain)
             if oss:
                 bias = vector(shape.experts * size[0], 0.0).reshape(shape.experts, -1)
                 yield f"{name}ffn_{each}{suffix}.bias", bias
+
+
+def _state(
+    shape: Shape,
+    name: str,
+    matrix: Callable[..., Array],
+    vector: Callable[..., Array],
+    branch: float,
+) -> Iterator[tuple[str, Array]]:
+    """Of a layer that has a state in place of attention."""
+    hybrid, hidden = shape.hybrid, shape.hidden
+    assert hybrid is not None
+    if not hybrid.value_heads:
+        yield f"{name}shortconv.in_proj.weight", matrix(3 * hidden, hidden)
+        yield f"{name}shortconv.conv.weight", matrix(hidden, hybrid.taps)
+        yield f"{name}shortconv.out_proj.weight", matrix(hidden, hidden, gain=branch)
+        return
+    channels = 2 * hybrid.keys + hybrid.values
+    yield f"{name}attn_qkv.weight", matrix(channels, hidden)
+    yield f"{name}attn_gate.weight", matrix(hybrid.values, hidden)
+    for each in ("alpha", "beta"):
+        yield f"{name}ssm_{each}.weight", matrix(hybrid.value_heads, hidden)
+    yield f"{name}ssm_conv1d.weight", matrix(channels, hybrid.taps)
+    yield f"{name}ssm_dt.bias", vector(hybrid.value_heads, 0.0)
+    yield f"{name}ssm_a", vector(hybrid.value_heads, -0.5)
+    yield f"{name}ssm_norm.weight", vector(hybrid.width)
+    yield f"{name}ssm_out.weight", matrix(hidden, hybrid.values, gain=branch)
 
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())

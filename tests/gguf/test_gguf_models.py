@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-import onnxruntime
 import pytest
 
 pytest.importorskip("gguf")
@@ -39,31 +38,19 @@ from ort_aie_ep.formats.file_forms import FILE_FORMS
 from ort_aie_ep.graph_passes.walk import attribute
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.prediction.compiled import read_plans
+from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.running.loop import sampling_of
 from ort_aie_ep.running.turns import Sampling
+from ort_aie_ep.runtime.sessions import Options, open_session
 
 Array = npt.NDArray[Any]
 TINY = replace(MODELS["mistral"], shape=replace(MODELS["mistral"].shape, layers=1))
 
 
 def logits(folder: Path, ids: list[int]) -> Array:
-    decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
-    window = decoder.get("sliding_window", {}).get("window_size", 0)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.register_custom_ops_library(ort_aie_ep.library_path())
-    options.add_session_config_entry("ort_aie.numerics", "bf16")
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
-    feed = {
-        entry.name: np.zeros(
-            (1, decoder["num_key_value_heads"], window * ("sliding" in str(entry.shape)),
-             decoder["head_size"]), np.float32
-        )
-        for entry in session.get_inputs()
-        if entry.name.startswith("past_key_values")
-    }  # fmt: skip
-    feed |= {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
-    return np.asarray(session.run(["logits"], feed)[0])[0]
+    found = find_model(folder)
+    session = open_session(found.model, Options(numerics="bf16"))
+    return Decoder(session, found, len(ids)).forward(np.array(ids))
 
 
 def relative(actual: Array, expected: Array) -> float:
@@ -191,6 +178,7 @@ def test_experts_keep_their_bits(gate: str, up: str, down: str, tmp_path: Path) 
         return
     given = [attribute(node, each, "") for each in ("type", "up_type", "down_type")]
     assert given == [gate.lower(), up.lower() if up != gate else "", down.lower()]
+    assert attribute(node, "accuracy_level", 0) == 4
     for place, side in ((2, "gate"), (3, "down"), (4, "up")):
         form, (experts, *size) = FILE_FORMS[kinds[side].lower()], values[side].shape
         for expert in range(experts):
@@ -231,15 +219,18 @@ def test_an_npu_gets_codes_and_a_report_of_their_errors(
         assert all(0 < error < 0.01 for error in errors.values())
 
 
-def test_rotations_are_frequencies_and_no_tables(tmp_path: Path) -> None:
-    model = MODELS["gemma3"]
+@pytest.mark.parametrize(
+    ("family", "expected"), [("gemma3", {"_global": 128, "_local": 128}), ("qwen35", {"": 8})]
+)
+def test_rotations_are_frequencies_and_no_tables(
+    family: str, expected: dict[str, int], tmp_path: Path
+) -> None:
+    model = MODELS[family]
     path = write(tmp_path / "m.gguf", model, lambda name: Kind.Q8_0)
     result = ort_aie_ep.compile(path, tmp_path / "compiled")
     stored = ir.load(result.path / "model.onnx").graph.initializers
     sizes = {name: value.const_value.size for name, value in stored.items() if "_cache" in name}
-    assert sizes == {
-        f"cos_cache_{which}.frequencies": model.shape.head_dim // 2 for which in ("global", "local")
-    }
+    assert sizes == {f"cos_cache{which}.frequencies": size for which, size in expected.items()}
     assert read_plans(result.path).positions == model.shape.context
 
 

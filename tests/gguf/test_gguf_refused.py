@@ -121,6 +121,31 @@ def test_metadata_that_does_not_fit(metadata: dict[str, Any], match: str, tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("name", "keys", "match"),
+    [
+        ("lfm2", {"attention.head_count_kv": [0, 1, 2, 0]}, "the same in all layers"),
+        ("lfm2", {"attention.head_count_kv": [0, 0, 0, 0]}, "head_count_kv"),
+        ("lfm2", {"attention.head_count_kv": [0, 2]}, "4 whole numbers"),
+        ("lfm2", {"attention.sliding_window": 16}, "sliding_window must be 0"),
+        ("lfm2", {"shortconv.l_cache": 4}, "shortconv.conv.*by the metadata"),
+        ("lfm2moe", {"expert_gating_func": 1}, "expert_gating_func must be 2"),
+        ("lfm2moe", {"leading_dense_block_count": 2}, "lacks tensor 'blk.1"),
+        ("qwen35", {"ssm.inner_size": 128}, "inner_size must be 256"),
+        ("qwen35", {"ssm.time_step_rank": 3, "ssm.inner_size": 192}, "a multiple of ssm.group"),
+        ("qwen35", {"full_attention_interval": 2}, "lacks tensor 'blk.1.attn_q"),
+        ("qwen35", {"rope.dimension_sections": [4, 4, 4, 0]}, "dimension_sections must be 8"),
+        ("qwen35", {"nextn_predict_layers": 4}, "less than block_count"),
+    ],
+)
+def test_states_that_do_not_fit(
+    name: str, keys: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    model = MODELS[name]
+    model = replace(model, keys={**model.keys, **keys})
+    refused(write(tmp_path / "m.gguf", model, lambda name: Kind.Q4_0), match)
+
+
+@pytest.mark.parametrize(
     ("family", "key", "value"),
     [
         ("gemma3", "final_logit_softcapping", 30.0),

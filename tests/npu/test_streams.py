@@ -30,7 +30,6 @@ from ort_aie_ep.npu.packages import package
 from ort_aie_ep.npu.simulator.txn import AddressPatch, Wait, decode
 from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.arguments import together
-from ort_aie_ep.npu.terms.design import Design
 from ort_aie_ep.npu.terms.device import device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.npu.terms.sequence import (
@@ -256,18 +255,6 @@ LONG = {"gemm", "gemm_bfp16", "fused_layer"}
 WATCHDOG = 4.0
 
 
-def with_costs_of_the_simulator(design: Design) -> dict[str, Any]:
-    """Its manifest, whose own limits are of a slower machine."""
-    on, content = design.device, package.manifest(design)
-    read, written = costs.ddr(on.architecture)
-    clock = costs.clock_hz(on)
-    own = {"gate_idle": costs.GATE_IDLE.value, "stream": costs.shim_rate(on) / clock}
-    return content | {
-        "clock_hz": int(clock), "ddr_bytes_per_second": int(read.value),
-        "ddr_write_bytes_per_second": int(written.value), "costs": content["costs"] | own,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("name", [pytest.param("npu1", marks=pytest.mark.in_turn), "npu2"])
 @pytest.mark.parametrize(
     "design",
@@ -283,7 +270,8 @@ def test_no_run_takes_so_much_longer_than_predicted_that_it_is_ended(
         made = make_design(design, device(name))
     except DesignError:
         pytest.skip(f"{design} is not for {name}")
-    text, session = json.dumps(with_costs_of_the_simulator(made)), TimeOnly(made)
+    own = package.predicted(package.manifest(made), made.device)
+    text, session = json.dumps(own), TimeOnly(made)
     for title, sequence in made.sequences.items():
         for shape in small_shapes(sequence):
             views = together(sequence.argument_bytes(shape))

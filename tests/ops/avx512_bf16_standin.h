@@ -82,7 +82,6 @@ inline void _mm512_mask_storeu_epi32(void* p, __mmask16 mask, __m512i v) {
 inline __m512 _mm512_setzero_ps() { return __m512{}; }
 inline __m512i _mm512_setzero_si512() { return __m512i{}; }
 inline __m512 _mm512_set1_ps(float x) { return x - __m512{}; }
-inline __m512i _mm512_set1_epi64(int64_t x) { return x - __m512i{}; }
 inline __m512i _mm512_set1_epi32(int32_t x) { return (__m512i)(x - standin_ints{}); }
 inline __m512i _mm512_set1_epi16(int16_t x) {
   return (__m512i)(static_cast<uint16_t>(x) - standin_words{});
@@ -125,17 +124,11 @@ inline __m512i _mm512_permutexvar_epi16(const __m512i& index, const __m512i& fro
 inline __m512 _mm512_permutexvar_ps(const __m512i& index, const __m512& from) {
   return StandinPermute<uint32_t>(index, from);
 }
-// Byte i of a word is the low one of that word, rotated right by byte i of its places.
-ORT_AIE_CALL __m512i _mm512_multishift_epi64_epi8(const __m512i& places, const __m512i& from) {
-  typedef uint64_t words __attribute__((vector_size(64)));
-  const auto all = (words)places, word = (words)from;
-  words v = {};
-#pragma GCC unroll 8
-  for (int i = 0; i < 64; i += 8) {
-    const words place = all >> i & 63;
-    v |= ((word >> place | word << (-place & 63)) & 255) << i;
-  }
-  return (__m512i)v;
+ORT_AIE_CALL __m512 _mm512_permutex2var_ps(__m512 a, __m512i order, __m512 b) {
+  const auto places = (standin_ints)order;
+  __m512 v = {};
+  for (int i = 0; i < 16; ++i) v[i] = (places[i] & 16 ? b : a)[places[i] & 15];
+  return v;
 }
 ORT_AIE_CALL __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int order) {
   __m512i v = {};
@@ -173,6 +166,8 @@ inline __m512i _mm512_sub_epi32(__m512i a, __m512i b) {
 }
 inline __m512i _mm512_and_epi32(__m512i a, __m512i b) { return a & b; }
 inline __m512i _mm512_slli_epi32(__m512i a, int n) { return (__m512i)((standin_bits)a << n); }
+inline __m512i _mm512_and_si512(__m512i a, __m512i b) { return a & b; }
+inline __m512i _mm512_srli_epi16(__m512i a, int n) { return (__m512i)((standin_words)a >> n); }
 inline __m512i _mm512_srli_epi32(__m512i a, int n) { return (__m512i)((standin_bits)a >> n); }
 ORT_AIE_CALL __m512i _mm512_mask_srli_epi32(__m512i other, __mmask16 mask, __m512i a, int n) {
   auto v = (standin_bits)other;

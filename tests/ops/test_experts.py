@@ -299,6 +299,7 @@ OP = {"K": 64, "N": 32, "experts": 2, "top_k": 1, "activation": "silu", "format"
         ({}, {"gate": np.zeros((1, 1, 5120), np.uint8)}, r"input W_gate must be uint8 \(2, 1, 1"),
         ({}, {"down": np.zeros((2, 1, 1, 5120), np.uint8)}, r"input W_down must be uint8 \(2, 2,"),
         ({}, {"bias": np.zeros((2, 31), np.float32)}, r"input bias_gate must be float \(2, 32\)"),
+        ({"scores": "softmax"}, {}, "attribute scores must be sigmoid, got 'softmax'"),
         ({}, {"x": np.ones((1, 32), np.float32)}, r"input X must be \(..., 64\), got \(1, 32\)"),
         (
             {},

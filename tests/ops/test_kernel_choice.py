@@ -82,8 +82,6 @@ def test_only_amd_from_zen_5_on_fetches_past_the_caches(isa: str, cpu: tuple[str
     of_memory = {role: chosen_for(cpu, isa)[role] for role in (*ONE_ROW, "lookups")}
     past = {role for role, variant in of_memory.items() if variant.endswith("-nta")}
     assert past == (set(of_memory) if cpu in (ZEN5, AFTER_ZEN5) else set())
-    # The kernel with dot products of bfloat16 is the fastest there, and only there.
-    assert (of_memory["one row, bf16"] == "avx512_bf16-nta") == bool(past and isa == "avx512_bf16")
 
 
 def test_a_cpu_that_was_measured_gets_what_was_fastest_there() -> None:
@@ -92,10 +90,14 @@ def test_a_cpu_that_was_measured_gets_what_was_fastest_there() -> None:
 
 
 def test_dot_products_of_bfloat16_are_for_those_that_are_fast_at_them() -> None:
-    for role in ("rows, bf16", "attention of prompts"):
-        assert chosen_for(ZEN3_ZEN4, "avx512_bf16")[role] == "avx512_bf16"
-        assert chosen_for(ZEN5, "avx512")[role] == "avx512"
-        assert chosen_for(INTEL, "avx512_bf16")[role] == "avx512"
+    for role in ("one row, bf16", "rows, bf16", "attention of prompts"):
+        for cpu, isa, kernels in (
+            (ZEN3_ZEN4, "avx512_bf16", "avx512_bf16"),
+            (ZEN5, "avx512_bf16", "avx512_bf16"),
+            (ZEN5, "avx512", "avx512"),
+            (INTEL, "avx512_bf16", "avx512"),
+        ):
+            assert chosen_for(cpu, isa)[role].partition("-")[0] == kernels
 
 
 @pytest.mark.parametrize("cpu", CPUS)

@@ -187,6 +187,66 @@ def test_a_prompt_is_its_tokens_one_by_one() -> None:
 def test_no_token_leaves_the_state() -> None:
     feeds = recurrence(FLOAT32, "gated_delta", 0, (2, 2, 2), (8, 8))
     np.testing.assert_array_equal(attend(feeds, (2, 2, 2))[1], feeds["past"])
+    none, past = numbers(2, 0, 2, 8), numbers(2, 2, 8, 8)
+    given = {"query": none, "key": none, "value": none, "past": past}
+    y, present = ours("GatedDeltaNet", given, {"Y": FLOAT32, "present": FLOAT32})
+    assert y.shape == none.shape
+    np.testing.assert_array_equal(present, past)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gates"), [(FLOAT32, FLOAT32), (FLOAT16, FLOAT32), (BFLOAT16, BFLOAT16)]
+)
+@pytest.mark.parametrize(
+    ("rule", "given", "lead", "heads", "dims", "channels"),
+    [("gated_delta", {"gate_activation": "qwen", "beta_activation": "sigmoid", "qk_l2_norm": 1},
+      (2, 5), (2, 4), (32, 70), ""),
+     ("gated_delta", {"gate_activation": "softplus", "beta_activation": "sigmoid",
+                      "qk_l2_norm": 1}, (1, 1), (2, 2), (128, 128), ""),
+     ("gated_delta", {"gate_activation": "kda", "gate_lower_bound": -2.0, "qk_l2_norm": 1},
+      (6,), (1, 3), (16, 8), "decay bias"),
+     ("gated_delta", {"gate_activation": "sigmoid", "qk_l2_norm": 1, "scale": -2.0},
+      (4,), (2, 2), (8, 3), "decay"),
+     ("gated", {"scale": 0.5}, (2, 3), (3, 6), (33, 37), ""),
+     ("linear", {}, (8,), (2, 2), (5, 4), ""),
+     ("delta", {"qk_l2_norm": 1}, (2, 4), (2, 4), (16, 16), "")],
+)  # fmt: skip
+def test_gated_delta_nets(
+    dtype: np.dtype[Any], gates: np.dtype[Any], rule: str, given: dict[str, Any],
+    lead: tuple[int, ...], heads: tuple[int, int], dims: tuple[int, int], channels: str,
+) -> None:  # fmt: skip
+    """Against ONNX Runtime's kernel, which has the state of each value's row."""
+    count, (key_dim, value_dim) = heads[1], dims
+    gated, learns = rule.startswith("gated"), rule.endswith("delta")
+    wide = (key_dim,) if "decay" in channels else ()
+    sigmoid = "beta_activation" in given
+    decay, beta = numbers(*lead, count, *wide), numbers(*lead, count, dtype=gates)
+    gate = given.get("gate_activation", "")
+    feeds: dict[str, Array | None] = {
+        "query": numbers(*lead, heads[0], key_dim, dtype=dtype),
+        "key": numbers(*lead, heads[0], key_dim, dtype=dtype, scale=2),
+        "value": numbers(*lead, count, value_dim, dtype=dtype),
+        "past": numbers(2 if lead != (1, 1) else 1, count, value_dim, key_dim),
+        "decay": (decay if gate else -np.abs(decay)).astype(gates) if gated else None,
+        "beta": (beta if sigmoid else np.abs(beta / 8)) if learns else None,
+        "rate": numbers(count, scale=0.5) if gate else None,
+        "bias": numbers(count, *(wide if "bias" in channels else ())) if gate else None,
+    }  # fmt: skip
+    for name in ("query", "key"):
+        feeds[name][0] = 0  # type: ignore[index]
+    names = {"softplus": "softplus", "qwen": "softplus", "sigmoid": "sigmoid", "kda": "sigmoid"}
+    more = {"gate": names[gate]} if gate else {}
+    y, present = ours(
+        "GatedDeltaNet", feeds, {"Y": dtype, "present": FLOAT32}, **more, sigmoid=int(sigmoid),
+        lower_bound=given.get("gate_lower_bound", -5.0), unit=given.get("qk_l2_norm", 0),
+        scale=given.get("scale", 0.0),
+    )  # fmt: skip
+    order = ["query", "key", "value", "none", "decay", "beta", "past", "rate", "bias"]
+    theirs_ = theirs("GatedDeltaNet", {name: feeds.get(name) for name in order}, ["Y", "present"],
+                     update_rule=rule, **given)  # fmt: skip
+    bound = bound_of(lead[-1], dims, dtype, FLOAT32)
+    assert_near(y, theirs_[0], bound)
+    assert_near(present, theirs_[1], bound)
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
@@ -242,6 +302,9 @@ def test_transposes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     a = numbers(*shape, dtype=dtype)
     (y,) = ours("Transpose", {"A": a}, {"Y": dtype})
     np.testing.assert_array_equal(y, a.swapaxes(1, 2))
+    if a.ndim == 4:
+        (y,) = ours("Transpose", {"A": a}, {"Y": dtype}, axis=2)
+        np.testing.assert_array_equal(y, a.swapaxes(2, 3))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -261,8 +324,10 @@ def test_reshapes(sizes: str, shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(y, a.reshape(shape))
 
 
+STATES = {"CausalConv", "GatedDeltaNet", "LinearAttention"}
 A = numbers(2, 4, 6)
 HEADS = {"q_num_heads": 2, "kv_num_heads": 2}
+DELTA_NET = {"query": A, "key": A, "value": A, "past": numbers(1, 4, 6, 6)}
 
 
 @pytest.mark.parametrize(
@@ -279,11 +344,16 @@ HEADS = {"q_num_heads": 2, "kv_num_heads": 2}
         ("LinearAttention", {"query": A, "key": A, "value": A}, HEADS | {"kv_num_heads": 3},
          "must be a multiple of the other, got 2 and 3"),
         ("LinearAttentionGate", {"a": A, "bias": A[0, 0], "factor": A[0]}, {}, "input factor"),
+        ("GatedDeltaNet", DELTA_NET, {"gate": "relu"}, "gate must be softplus or sigmoid, got"),
+        ("GatedDeltaNet", DELTA_NET, {"gate": "softplus"}, "input decay is missing"),
+        ("GatedDeltaNet", DELTA_NET | {"query": A[:1], "key": A[:1]}, {}, "input value"),
+        ("GatedDeltaNet", DELTA_NET | {"past": A[None, :, :, :1]}, {}, "input past must be"),
+        ("GatedDeltaNet", DELTA_NET | {"past": numbers(3, 4, 6, 6)}, {}, "for each of 3 seq"),
     ],
 )  # fmt: skip
 def test_errors_say_what_is_expected(
     op: str, feeds: dict[str, Array], given: dict[str, Any], message: str
 ) -> None:
-    outputs = dict.fromkeys(["Y", "present"][: 2 if op in ("CausalConv", "LinearAttention") else 1])
+    outputs = dict.fromkeys(["Y", "present"][: 2 if op in STATES else 1])
     with pytest.raises(Exception, match=message):
         ours(op, feeds, dict.fromkeys(outputs, FLOAT32), **given)

@@ -24,8 +24,9 @@ SIMULATED = pytest.mark.skipif(
 )
 PROMPT = 3
 
-# Runs a prompt and a token in one session after another, each given as target, door, model.
-SESSIONS = f"""
+# Runs a prompt of so many tokens, whose last ones have logits, and a token, in one session after
+# another, each given as target, door, model.
+SESSIONS = """
 import os, sys
 from pathlib import Path
 import numpy as np
@@ -34,7 +35,8 @@ import ort_aie_ep
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.provider import NAME
-for target, door, model in zip(*[iter(sys.argv[1:])] * 3):
+prompt, wanted = int(sys.argv[1]), int(sys.argv[2])
+for target, door, model in zip(*[iter(sys.argv[3:])] * 3):
     os.environ["ORT_AIE_TARGET"] = target
     options = onnxruntime.SessionOptions()
     folder = find_model(Path(model))
@@ -42,13 +44,13 @@ for target, door, model in zip(*[iter(sys.argv[1:])] * 3):
     if door == "provider":
         onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
         devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
-        options.add_provider_for_devices(devices[:1], {{}})
+        options.add_provider_for_devices(devices[:1], {})
         providers = None
     else:
         options.register_custom_ops_library(ort_aie_ep.library_path())
     session = onnxruntime.InferenceSession(folder.model, options, providers=providers)
-    decoder = Decoder(session, folder, 64)
-    decoder.forward(np.arange(5, 5 + {PROMPT}))
+    decoder = Decoder(session, folder, prompt + 1)
+    decoder.forward(np.arange(5, 5 + prompt), wanted)
     decoder.forward(np.array([9]))
     del decoder, session
 """
@@ -73,12 +75,15 @@ class Call(NamedTuple):
         return [event for event in self.events if event["cat"] in categories]
 
 
-def calls(folder: Path, *sessions: Session, log: str = "trace") -> list[Call]:
+def calls(
+    folder: Path, *sessions: Session, log: str = "trace", prompt: int = PROMPT, wanted: int = 0
+) -> list[Call]:
     """The events in the timeline of a process with those sessions."""
     path = folder / "timeline.json"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ORT_AIE_")}
     subprocess.run(
-        [sys.executable, "-P", "-c", SESSIONS, *(str(x) for s in sessions for x in s)],
+        [sys.executable, "-P", "-c", SESSIONS]
+        + [str(x) for x in (prompt, wanted, *(x for s in sessions for x in s))],
         env=clean | {"ORT_AIE_LOG": log, "ORT_AIE_TRACE": str(path), "XDG_CACHE_HOME": str(folder)},
         check=True, timeout=300,
     )  # fmt: skip
@@ -146,6 +151,16 @@ def test_steps_of_the_host_have_their_nodes_names_and_shapes(
     config = json.loads((MODEL / "genai_config.json").read_text())["model"]
     assert head["n"] == config["vocab_size"]
     assert head["k"] == config["decoder"]["hidden_size"]
+
+
+def test_rows_that_nothing_reads_are_not_computed(compiled: Path, tmp_path: Path) -> None:
+    prompt, _ = calls(tmp_path, Session("host", "compiled", compiled), prompt=200, wanted=1)
+    steps = rows(prompt.of("step"))
+    last = max(i for i, (kind, _) in enumerate(steps) if kind == "Attention")
+    assert {args["rows"] for _, args in steps[: last + 1]} == {200}
+    # A few more than the one that counts, so that the same kernels compute them.
+    assert all(1 < args["rows"] < 100 for _, args in steps[last + 1 : -1])
+    assert steps[-1][1]["rows"] == 1
 
 
 def test_nodes_of_their_own_are_the_same_rows(host: list[Call], tmp_path: Path) -> None:

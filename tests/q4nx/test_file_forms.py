@@ -281,6 +281,23 @@ def test_products_of_extreme_scales(form: FileForm, isa: str) -> None:
         assert_within(y, a.astype(np.float64) @ meant.T, error + rounded + lost)
 
 
+@pytest.mark.parametrize("isa", [*_native.available_isas(), *STANDINS])
+def test_a_short_cut_for_powers_of_two_changes_no_bit(isa: str) -> None:
+    """One out-feature whose scales are too large for it, beside 31 others."""
+    form, k = FILE_FORMS["mxfp4"], 320
+    rng = np.random.default_rng(5)
+    rows = rng.integers(0, 256, (32, form.row_bytes(k)), np.uint8)
+    rows[:, :: form.row_bytes(32)] %= 128  # from the smallest scale to 1
+    a = rng.normal(size=(13, k)).astype(np.float32)
+    large, found = rows.copy(), []
+    large[31, :: form.row_bytes(32)] = 240
+    for each in (rows, large):
+        blocks = form.pack(each, k, "t")
+        y = _native.project(a, blocks, 32, "int8", isa, gemm=True, type=form.name)
+        found.append(y[:, :31])
+    np.testing.assert_array_equal(*found)
+
+
 @FORMS
 @pytest.mark.parametrize("isa", _native.available_isas())
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])

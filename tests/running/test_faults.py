@@ -140,7 +140,7 @@ def events_of(server: Connection, turns: dict[int, Turn]) -> list[list[Accepted 
         server.send(turn)
     left = {*turns}
     while left:
-        number, event = server.recv()
-        found[number].append(event)
-        left -= {number} if isinstance(event, Usage | AieError) else set()
+        for number, event in server.recv():
+            found[number].append(event)
+            left -= {number} if isinstance(event, Usage | AieError) else set()
     return [*found.values()]

@@ -263,7 +263,11 @@ def test_a_thousand_conversations_do_not_grow_and_leave_what_they_share(folder: 
     assert max(chances) > len(shared) + BLOCK
     prefixes.close()
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 60 * (block + 32)
-    assert sum(rows.nbytes for rows in prefixes._rows.values()) <= prefixes.limit
+    counts, rows = prefixes.counts, prefixes._rows.values()
+    assert sum(each.nbytes for each in rows) == counts.bytes <= counts.limit_bytes
+    assert (counts.hit_tokens, counts.blocks) == (sum(chances), len(rows))
+    assert counts.evictions > 1000
+    assert min(counts.written_bytes, counts.read_bytes) > 20 * block
 
 
 def test_a_chain_longer_than_memory_keeps_its_beginning() -> None:

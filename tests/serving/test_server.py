@@ -497,7 +497,18 @@ def test_a_model_process_that_dies_is_replaced_and_finds_files(model: Path, tmp_
         until(lambda: served.get("/health").status_code == 200)
         before = metrics(served)["ort_aie_cached_tokens_total"]
         assert create(model=NAME, prompt=[7] * 200, max_tokens=3).choices[0].text
-        assert metrics(served)["ort_aie_cached_tokens_total"] == before + 200 - LEAST_READ
+        found = metrics(served)
+        assert found["ort_aie_cached_tokens_total"] == before + 200 - LEAST_READ
+        pool = {
+            name: found[f'ort_aie_prefix_{name}{{model="{NAME}"}}']
+            for name in ("blocks", "hit_tokens_total", "miss_tokens_total", "evictions_total")
+        }
+        assert [*pool.values()] == [3, 200 - LEAST_READ, LEAST_READ, 0]
+        held, read, limit = (
+            found[f'ort_aie_prefix_{name}{{model="{NAME}"}}']
+            for name in ("bytes", "read_bytes_total", "limit_bytes")
+        )
+        assert 0 < held == read < limit
         assert served.requests == 0
 
 

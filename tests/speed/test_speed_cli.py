@@ -9,7 +9,7 @@ import pytest
 from commands import mistake, ort_aie, succeeded
 
 import ort_aie_ep
-from ort_aie_ep.prediction.measured import range_words
+from ort_aie_ep.prediction.ranges import range_words
 
 
 def test_a_name_is_composed_of_the_plan_of_its_shape() -> None:
@@ -21,16 +21,13 @@ def test_a_name_is_composed_of_the_plan_of_its_shape() -> None:
     assert f"{token:.2f}" in succeeded("predict", "llama-3.2-1b", "--contexts", "1024").stdout
 
 
-def test_a_prediction_is_a_range_beside_the_nearest_measured_figure() -> None:
+def test_a_prediction_is_a_range() -> None:
     words = ("llama-3.2-1b", "--contexts", "1024")
     report = json.loads(succeeded("predict", *words, "--json").stdout)
     shown = " ".join(succeeded("predict", *words).stdout.split())
     for phase, kind in (("decode", "token"), ("prefill", "prompt")):
         seconds = report[phase][0]["timing"]["seconds"]
         assert range_words(kind, seconds) in shown  # type: ignore[arg-type]
-    # Its own figures, at that context.
-    assert "llama-3.2-1b, 68.44 tokens/s at 1k" in shown
-    assert "llama-3.2-1b, 0.483 s for a prompt of 1k" in shown
 
 
 def test_mistakes_name_what_is_known() -> None:

@@ -8,7 +8,7 @@ from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.device import device
-from ort_aie_ep.prediction.measured import KRACKAN, nearest, nearest_words, range_of
+from ort_aie_ep.prediction.ranges import range_of
 
 
 def test_a_range_goes_from_the_constants_machine_to_the_slowest_of_its_kind() -> None:
@@ -16,16 +16,6 @@ def test_a_range_goes_from_the_constants_machine_to_the_slowest_of_its_kind() ->
     slow, fast = range_of("token", 0.02)
     assert fast == 50
     assert slow == pytest.approx(50 / 1.9)
-
-
-def test_the_nearest_figure_is_of_the_model_or_else_of_its_size() -> None:
-    found = nearest("llama-3.2-1b", "token", 2500, 99)
-    assert (found.model, found.context, found.value) == ("llama-3.2-1b", 2048, 63.49)
-    # Its prompts were measured on two machines; the constants are of one of them.
-    found = nearest("llama-3.2-1b", "prompt", 1024, 99)
-    assert (found.value, found.machine) == (0.483, KRACKAN)
-    assert nearest("my-model", "prompt", 1024, 3.9).model == "gemma3-4b"
-    assert "qwen3-8b" in nearest_words("my-model", "token", 1024, 40.0)
 
 
 @pytest.mark.parametrize("name", ["npu1", "npu2"])

@@ -1,27 +1,15 @@
-"""The closed forms beside the simulator, which executes the designs with the same constants."""
+"""The time of a stream, by which `predict` goes, beside the simulator, which executes the words."""
 
 from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from time_only import TimeOnly
 
+from ort_aie_ep import _npu
 from ort_aie_ep.aie_kernels.build import make_design
-from ort_aie_ep.aie_kernels.costs import cost_of
-from ort_aie_ep.aie_kernels.cycles import of_call
-from ort_aie_ep.aie_kernels.flow_kv import cost as flow_kv
-from ort_aie_ep.aie_kernels.flow_kv.kernels import FLOW_KV_SCORES, FLOW_KV_VALUES
-from ort_aie_ep.aie_kernels.flow_qkv import cost as flow_qkv
-from ort_aie_ep.aie_kernels.flow_qkv.kernels import FLOW_QKV_SCORES, FLOW_QKV_VALUES
-from ort_aie_ep.aie_kernels.fused_dqp import cost as fused_dqp
-from ort_aie_ep.aie_kernels.fused_dqp.kernels import DQP_BLOCK
-from ort_aie_ep.aie_kernels.fused_layer import cost as fused_layer
-from ort_aie_ep.aie_kernels.gemm import cost as gemm
-from ort_aie_ep.aie_kernels.gemm.kernels import GEMM_TILE
-from ort_aie_ep.aie_kernels.machine import Machine, Step
+from ort_aie_ep.npu.packages.package import build_runs, manifest, predicted
+from ort_aie_ep.npu.terms.arguments import together
 from ort_aie_ep.npu.terms.device import device
 
 NPU2 = device("npu2")
@@ -29,37 +17,6 @@ NPU2 = device("npu2")
 
 def bits(value: float) -> int:
     return int(np.float32(value).view(np.int32))
-
-
-@pytest.fixture(autouse=True)
-def _cycles_of_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kernels take what the catalogs say, which for some is not what whole programs took."""
-    monkeypatch.setattr(fused_dqp, "BLOCK", of_call(DQP_BLOCK))
-    monkeypatch.setattr(gemm, "STEP", 4 * of_call(GEMM_TILE, 8, 8, 4))
-
-    def token(queries: int, head_dim: int) -> float:
-        return max(of_call(k, queries, head_dim) for k in (FLOW_KV_SCORES, FLOW_KV_VALUES))
-
-    def prompt(rows: int, head_dim: int) -> float:
-        return max(of_call(k, head_dim, rows) for k in (FLOW_QKV_SCORES, FLOW_QKV_VALUES))
-
-    for module in (flow_kv, fused_layer):
-        monkeypatch.setattr(module, "chunk_cycles", token)
-    monkeypatch.setattr(flow_qkv, "chunk_cycles", prompt)
-
-
-def parts(steps: Iterable[Step]) -> dict[str, float]:
-    """The seconds that each part of the machine is at work in all of the steps."""
-    machine, total = Machine(), Counter[str]()
-    for step in steps:
-        total["reads"] += step.read / machine.ddr_read
-        total["writes"] += step.write / machine.ddr_write
-        total["shim"] += step.shim / machine.shim_channel + step.gates / machine.clock_hz
-        total["streams"] += step.streams / machine.clock_hz
-        total["kernels"] += step.kernels / machine.clock_hz
-        total["control"] += (step.commands + step.control) / machine.clock_hz
-        total["control"] += max(step.idle * machine.gate_idle, step.meanwhile / machine.clock_hz)
-    return total
 
 
 def token_attention(heads: int, kv_heads: int, head_dim: int) -> dict[str, int]:
@@ -127,12 +84,14 @@ INVOCATIONS: list[tuple[str, str, dict[str, int]]] = [
     ("design", "sequence", "parameters"), INVOCATIONS,
     ids=[f"{design}-{sequence}" for design, sequence, _ in INVOCATIONS],
 )  # fmt: skip
-def test_the_simulator_takes_as_long_as_the_closed_form_allows(
+def test_the_simulator_takes_as_long_as_the_stream_is_predicted_to(
     design: str, sequence: str, parameters: dict[str, int]
 ) -> None:
-    """The closed form says how long each part is at work, and assumes which of them overlap. At
-    best all do, so the busiest part is a lower bound; at worst none does, and they add up."""
-    results = TimeOnly(make_design(design, NPU2)).time(sequence, parameters)
-    simulated = sum(result.seconds for result in results)
-    total = parts(cost_of(design, sequence, parameters)[1])
-    assert max(total.values()) <= simulated <= sum(total.values())
+    made = make_design(design, NPU2)
+    places = together(made.sequences[sequence].argument_bytes(parameters))
+    runs = build_runs(predicted(manifest(made), NPU2), sequence, parameters, places)
+    seconds = sum(run["predicted_seconds"] - _npu.DISPATCH_SECONDS for run in runs)
+    simulated = sum(result.seconds for result in TimeOnly(made).time(sequence, parameters))
+    # A stream leaves out the way of the first objects through memory tiles and of results after the
+    # work: the more, the smaller the shape.
+    assert seconds == pytest.approx(simulated, rel=0.2, abs=1e-6)

@@ -14,11 +14,10 @@ from model_calls import SIMULATED, SMALL, Call, calls, empty_cache, more
 
 import ort_aie_ep
 from ort_aie_ep import npu_counters
-from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.prediction.compiled import plans_in
-from ort_aie_ep.prediction.composition import why_not_layers, why_widened
+from ort_aie_ep.prediction.composition import schedule
 from ort_aie_ep.tools.synth import synth
 
 pytestmark = [SIMULATED, pytest.mark.usefixtures("overlays")]
@@ -81,9 +80,9 @@ def test_layers_have_the_bits_of_the_overlay_decode(
     # Queries, keys and values in one; output; gate, up and down; the vocabulary.
     reason = "no overlays for groups of 32, symmetric"
     assert more(before, npu_counters().widened) == {reason: 5 * shape.layers + 1}
-    plans = plans_in(load_model(tmp_path / "compiled" / "model.onnx"))
-    assert why_widened(plans, {"decode"}) == {BlockForm(minima=False): reason}
-    assert why_widened(plans, {"decode", "decode_32_symmetric"}) == {}
+    (plan,) = plans_in(load_model(tmp_path / "compiled" / "model.onnx"))
+    assert schedule(plan, 1, 2, {"decode"})["widened"] == {(4, 32, False): reason}
+    assert schedule(plan, 1, 2, {"decode", "decode_32_symmetric"})["widened"] == {}
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_array_equal(one.logits, other.logits)
         assert np.isfinite(one.logits).all()
@@ -125,7 +124,8 @@ def refused(shape: Shape, compiled: Path) -> dict[str, int]:
 
 def explained(compiled: Path) -> str:
     plans = plans_in(load_model(compiled / "model.onnx"))
-    return why_not_layers(plans, {"decode", "fused_layer"})
+    asked = (schedule(plan, 1, 2, {"decode", "fused_layer"}) for plan in plans)
+    return next(filter(None, (one["layers_refused"] for one in asked)), "")
 
 
 def test_attention_without_a_plan_is_counted(tmp_path: Path) -> None:

@@ -10,6 +10,10 @@
 * Granite multiplies each branch by a constant, and the logits by another. Here the sum of branches
   is divided by the first, which the embedding and the norms' epsilon allow for: a norm does not
   depend on the length of its input. The last norm carries the second.
+* Where value heads of linear attention share a key head, the converter has put those that share
+  one `key_heads` apart. Rows are put back, and the graph does it with the columns of the next
+  projection, whose blocks may have more columns than a head has.
+* Blocks after the last layer, which predict more tokens at once, are not used.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from ort_aie_ep.compiler.gguf.tensors import (
     REQUANTISED,
     Experts,
     Floats,
+    Indices,
     Matrix,
     Part,
     floats,
@@ -40,9 +45,9 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.file_forms import FileForm
 from ort_aie_ep.models.builder.weights import FLOATS, INT4, Stored, rotary_frequencies
 from ort_aie_ep.models.checked_json import shown
-from ort_aie_ep.models.shapes import Shape, Yarn
+from ort_aie_ep.models.shapes import Hybrid, Shape, Yarn
 
-EMBEDDING, HEAD, LAST_NORM = "token_embd.weight", "output.weight", "output_norm.weight"
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 ROPE_FREQS = "rope_freqs.weight"
 ROPE_LONG, ROPE_SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 NAMES = {
@@ -59,8 +64,30 @@ NAMES = {
     "up_proj": "ffn_up",
     "down_proj": "ffn_down",
     "router": "ffn_gate_inp",
+    "expert_bias": "exp_probs_b.bias",
+    "z_proj": "attn_gate",
+    "b_proj": "ssm_beta",
+    "a_proj": "ssm_alpha",
+    "conv1d": "ssm_conv1d",
+    "dt_bias": "ssm_dt.bias",
+    "neg_exp_A": "ssm_a",
+    "norm": "ssm_norm",
+    "out_proj": "ssm_out",
+    "final_norm_layernorm": "output_norm",
 }
-"""The names of a layer's tensors, by the builder's."""
+"""The names of a layer's tensors, and of the last norm, by the builder's names."""
+# Those that ".weight" does not follow.
+_WHOLE_NAMES = ("exp_probs_b.bias", "ssm_dt.bias", "ssm_a")
+_LFM2 = {
+    "operator_layernorm": "attn_norm",
+    "ffn_layernorm": "ffn_norm",
+    "in_proj": "shortconv.in_proj",
+    "conv": "shortconv.conv",
+    "out_proj": "shortconv.out_proj",
+    "final_norm_layernorm": "token_embd_norm",
+}
+# A router's function of its scores, as llama.cpp numbers them.
+_SIGMOID = 2
 
 # More positions than any model has; a table of rotations has a row for each.
 _MOST_POSITIONS = 1 << 24
@@ -68,6 +95,9 @@ _MOST_CHANNELS = 1 << 12  # of a head
 _MOST_SCALE = 1 << 20  # of branches; that of an epsilon is the square
 # Values of rope.scaling.type.
 _STRETCHES = ("linear", "yarn", "longrope", "none")
+_MOST_TAPS = 1 << 8
+_OF_STATES = ("in_proj", "out_proj", "qkv_proj", "z_proj", "a_proj", "b_proj")
+_LATER = re.compile(r"blk\.(\d+)\.")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)*?(\w+_layernorm|\w+)$")
 
 
@@ -82,6 +112,7 @@ class Family:
         names: names of tensors that differ from NAMES.
         divided: whether tensors may divide the frequencies of rotations.
         scaled: whether keys scale embeddings, attention, branches and logits.
+        partial: whether only a part of each head may be rotated.
         unrotated_every: see `Shape`.
     """
 
@@ -91,6 +122,7 @@ class Family:
     names: Mapping[str, str] = field(default_factory=dict)
     divided: bool = False
     scaled: bool = False
+    partial: bool = False
     unrotated_every: int = 0
 
 
@@ -107,10 +139,15 @@ FAMILIES = {
             "post_feedforward_layernorm": "post_ffw_norm",
         },
     ),
-    "phi3": Family("phi3", joined=True, divided=True),
+    "phi3": Family("phi3", joined=True, divided=True, partial=True),
     "granite": Family("granite", paired=True, divided=True, scaled=True),
     "smollm3": Family("smollm3", paired=True, unrotated_every=4),
     "gpt-oss": Family("gptoss", names={"post_attention_layernorm": "post_attention_norm"}),
+    "lfm2": Family("lfm2", names=_LFM2),
+    "lfm2moe": Family("lfm2_moe", names=_LFM2),
+    "qwen35": Family(
+        "qwen3_5_text", names={"post_attention_layernorm": "post_attention_norm"}, partial=True
+    ),
 }
 
 
@@ -154,6 +191,7 @@ class Model:
         self._matrices: dict[str, Matrix] = {}
         self._experts: dict[str, Experts] = {}
         self._logits = 1.0
+        self.notes: list[str] = []
         for tensor in file.tensors.values():
             if tensor.kind.name not in KNOWN:
                 raise AieError(
@@ -164,7 +202,7 @@ class Model:
         self.shape = self._read_shape(keys)
         self.shape, self.rotary = self._read_rotary(keys)
         unused = ", ".join(keys.unused())
-        self.notes = [f"not used, as in llama.cpp: {unused}"] if unused else []
+        self.notes += [f"not used, as in llama.cpp: {unused}"] if unused else []
 
     # --- sizes ---
 
@@ -175,13 +213,15 @@ class Model:
             raise AieError(f"{file.path}: tensor '{EMBEDDING}' is {embedding.shape}")
         vocab, hidden = embedding.shape
         heads = keys.integer("attention.head_count")
+        layers = keys.integer("block_count", most=len(file.tensors)) - self._count_later(keys)
+        kv_heads = keys.integers("attention.head_count_kv", layers, default=heads)
         shape = Shape(
             family=family.type,
             hidden=hidden,
             ffn=keys.integer("feed_forward_length"),
-            layers=keys.integer("block_count", most=len(file.tensors)),
+            layers=layers,
             heads=heads,
-            kv_heads=keys.integer("attention.head_count_kv", default=heads),
+            kv_heads=max(kv_heads),
             head_dim=keys.integer(
                 "attention.key_length", default=max(1, hidden // heads), most=_MOST_CHANNELS
             ),
@@ -211,30 +251,84 @@ class Model:
             "embedding_length": shape.hidden,
             "attention.value_length": shape.head_dim,
             "attention.causal": True,
-            "nextn_predict_layers": 0,
             "expert_group_count": 0,
         }
-        if family.joined:  # Phi 4 mini rotates three quarters of each head
+        shape = self._with_states(shape, kv_heads, keys)
+        if family.partial:  # Phi 4 mini rotates three quarters of each head
             rotary = keys.integer(
                 "rope.dimension_count", 2, default=shape.head_dim, most=shape.head_dim
             )
             shape = replace(shape, rotary=rotary if rotary != shape.head_dim else None)
+            if shape.hybrid and sum(shape.hybrid.sections) != rotary // 2:
+                raise keys.fail("rope.dimension_sections", f"{rotary // 2} in all")
         else:
             expected["rope.dimension_count"] = shape.head_dim
         keys.require(expected)
-        if shape.heads % shape.kv_heads or shape.head_dim % 2:
+        if not shape.kv_heads or shape.heads % shape.kv_heads or shape.head_dim % 2:
             raise keys.fail("attention.head_count_kv", "a divisor of head_count, and heads even")
         return self._with_window(self._with_experts(shape, keys), keys)
 
     def _with_experts(self, shape: Shape, keys: Keys) -> Shape:
-        expected = shape.family in ("qwen3", "gptoss") and keys.architecture != "qwen3"
+        expected = keys.architecture in ("qwen3moe", "gpt-oss", "lfm2moe")
         if bool(shape.experts) != expected:
             raise keys.fail("expert_count", "above 0" if expected else f"0 in {keys.architecture}")
         if not expected:
             return shape
         if not 0 < shape.experts_per_token <= shape.experts:
             raise keys.fail("expert_used_count", f"from 1 to {shape.experts}")
+        if shape.family == "lfm2_moe":
+            keys.require({"expert_gating_func": _SIGMOID})
+            dense = keys.integer("leading_dense_block_count", 0, 0, most=shape.layers)
+            shape = replace(shape, dense_layers=dense, dense_ffn=shape.ffn)
         return replace(shape, ffn=keys.integer("expert_feed_forward_length", default=shape.ffn))
+
+    def _count_later(self, keys: Keys) -> int:
+        """Blocks that are counted as layers, and predict further tokens."""
+        if self._family.type != "qwen3_5_text":
+            keys.require({"nextn_predict_layers": 0})
+            return 0
+        count = keys.integer("nextn_predict_layers", 0, 0)
+        layers = keys.integer("block_count") - count
+        if layers < 1:
+            raise keys.fail("nextn_predict_layers", "less than block_count")
+        found = {each: _LATER.match(each) for each in self.file.tensors}
+        later = {each for each, match in found.items() if match and int(match[1]) >= layers}
+        self._used |= later
+        if later:
+            self.notes.append(f"not used: {len(later)} tensors that predict further tokens")
+        return count
+
+    def _with_states(self, shape: Shape, kv_heads: Sequence[int], keys: Keys) -> Shape:
+        """Layers that have a state in place of attention."""
+        layers, hybrid = range(shape.layers), None
+        if shape.family in ("lfm2", "lfm2_moe"):
+            keys.require({"attention.sliding_window": 0})
+            taps = keys.integer("shortconv.l_cache", 2, most=_MOST_TAPS)
+            hybrid = Hybrid(tuple(i for i in layers if kv_heads[i]), taps)
+        elif shape.family == "qwen3_5_text":
+            every = keys.integer("full_attention_interval", default=4)
+            others = [int((i + 1) % every != 0) for i in layers]
+            if "attention.recurrent_layers" in keys:
+                others = keys.integers("attention.recurrent_layers", shape.layers)
+            width = keys.integer("ssm.state_size", most=_MOST_CHANNELS)
+            heads = keys.integer("ssm.group_count", most=_MOST_CHANNELS)
+            value_heads = keys.integer("ssm.time_step_rank", most=_MOST_CHANNELS)
+            keys.require({"ssm.inner_size": value_heads * width})
+            if value_heads % heads:
+                raise keys.fail("ssm.time_step_rank", "a multiple of ssm.group_count")
+            hybrid = Hybrid(
+                tuple(i for i in layers if not others[i]),
+                keys.integer("ssm.conv_kernel", 2, most=_MOST_TAPS),
+                heads,
+                value_heads,
+                width,
+                alternate=value_heads > heads,
+                sections=tuple(keys.integers("rope.dimension_sections", 4)[:3]),
+            )
+        with_attention = hybrid.attention if hybrid else layers
+        if any(kv_heads[i] != shape.kv_heads for i in with_attention):
+            raise keys.fail("attention.head_count_kv", "the same in all layers with attention")
+        return replace(shape, hybrid=hybrid)
 
     def _with_window(self, shape: Shape, keys: Keys) -> Shape:
         """Sliding windows. Files of Phi 3 name one too, which llama.cpp does not use."""
@@ -295,7 +389,7 @@ class Model:
         return shape, {"_global": rotary, "_local": local}
 
     def _divisors(self, name: str, size: int) -> Floats:
-        values = self.vector(name, size)
+        values = self._floats(name, (size,))
         if not (values > 0).all():
             raise AieError(f"{self.file.path}: tensor '{name}' has values that are not above 0")
         return values
@@ -374,29 +468,46 @@ class Model:
         """The bias of a projection."""
         return np.concatenate(
             [
-                self.vector(part.tensor.name.removesuffix("weight") + "bias", len(part.rows))[
+                self._floats(part.tensor.name.removesuffix("weight") + "bias", part.rows.shape)[
                     part.rows
                 ]
                 for part in self._parts(basename)
             ]
         )
 
-    def norm(self, name: str) -> Floats:
-        """A norm's weight or the sinks, by the builder's name without ".weight"."""
-        layer, role = _layer_and_role(name.removesuffix(".layernorm"))
+    def values(self, name: str, sizes: tuple[int, ...]) -> Floats:
+        """What is no matrix, by the builder's name without ".weight": norms, sinks, a router's
+        bias, and the vectors and convolutions of hybrids."""
+        name = name.removesuffix(".layernorm")
+        if name.endswith("conv1d.bias"):  # which no file has
+            return np.zeros(sizes, np.float32)
+        layer, role = _layer_and_role(name)
+        stem = self._names[role]
         if layer == self.shape.layers:
-            return self.vector(LAST_NORM, self.shape.hidden) / np.float32(self._logits)
-        size = {"sinks": self.shape.heads}.get(role, self.shape.hidden)
-        size = self.shape.head_dim if role in ("q_norm", "k_norm") else size
-        return self.vector(f"blk.{layer}.{self._names[role]}.weight", size)
+            return self._floats(f"{stem}.weight", sizes) / np.float32(self._logits)
+        whole = stem if stem in _WHOLE_NAMES else f"{stem}.weight"
+        stored = (sizes[0], sizes[2]) if len(sizes) == 3 else sizes  # of a convolution
+        values = self._floats(f"blk.{layer}.{whole}", stored)
+        if role in ("conv1d", "dt_bias", "neg_exp_A"):
+            values = values[self._value_rows(sizes[0])]
+        return values.reshape(sizes)
+
+    def _value_rows(self, count: int) -> Indices:
+        """The order of rows whose last ones are value heads, of which those that share a key head
+        become neighbours."""
+        hybrid, rows = self.shape.hybrid, np.arange(count)
+        assert hybrid is not None
+        first = max(0, count - hybrid.values) if count > hybrid.value_heads else 0
+        heads = rows[first:].reshape(-1, hybrid.key_heads, (count - first) // hybrid.value_heads)
+        return np.concatenate([rows[:first], heads.swapaxes(0, 1).reshape(-1)])
 
     def embedding(self) -> Tensor:
         """The table of embeddings."""
         return self._tensor(EMBEDDING)
 
-    def vector(self, name: str, size: int) -> Floats:
-        """A tensor of one dimension in float32."""
-        return floats(self._shaped(name, (size,)), slice(None)).reshape(-1)
+    def _floats(self, name: str, sizes: tuple[int, ...]) -> Floats:
+        """A tensor in float32."""
+        return floats(self._shaped(name, sizes), slice(None)).reshape(sizes)
 
     def check_all_used(self) -> None:
         """Raises AieError for an unused tensor: the model would not be what its makers intended."""
@@ -414,20 +525,23 @@ class Model:
             return [self._part(name, self.shape.vocab, self.shape.hidden)]
         layer, role = _layer_and_role(basename)
         shape, block = self.shape, f"blk.{layer}."
+        if not shape.has_attention(layer) and role in _OF_STATES:
+            return self._state_parts(layer, role)
         if role == "qkv_proj":
             if self._family.joined:
                 n = shape.queries + 2 * shape.keys
                 return [self._part(f"{block}attn_qkv.weight", n, shape.hidden)]
             sides = [basename.replace("qkv_proj", f"{each}_proj") for each in "qkv"]
             return [part for side in sides for part in self._parts(side)]
+        ffn, gated = shape.ffn_of(layer), shape.family == "qwen3_5_text"
         n, k = {
-            "q_proj": (shape.queries, shape.hidden),
+            "q_proj": ((1 + gated) * shape.queries, shape.hidden),
             "k_proj": (shape.keys, shape.hidden),
             "v_proj": (shape.keys, shape.hidden),
             "o_proj": (shape.hidden, shape.queries),
-            "gate_proj": (shape.ffn, shape.hidden),
-            "up_proj": (shape.ffn, shape.hidden),
-            "down_proj": (shape.hidden, shape.ffn),
+            "gate_proj": (ffn, shape.hidden),
+            "up_proj": (ffn, shape.hidden),
+            "down_proj": (shape.hidden, ffn),
             "router": (shape.experts, shape.hidden),
         }[role]
         if self._family.joined and role in ("gate_proj", "up_proj"):
@@ -439,6 +553,23 @@ class Model:
             rows = part.rows.reshape(-1, half, 2).swapaxes(1, 2).reshape(-1)
             part = replace(part, rows=rows)
         return [part]
+
+    def _state_parts(self, layer: int, role: str) -> Sequence[Part]:
+        """The matrix of a projection beside a state."""
+        hidden, hybrid = self.shape.hidden, self.shape.hybrid
+        assert hybrid is not None
+        n, k = {
+            "in_proj": (3 * hidden, hidden),
+            "out_proj": (hidden, hybrid.values or hidden),
+            "qkv_proj": (2 * hybrid.keys + hybrid.values, hidden),
+            "z_proj": (hybrid.values, hidden),
+            "a_proj": (hybrid.value_heads, hidden),
+            "b_proj": (hybrid.value_heads, hidden),
+        }[role]
+        stem = "attn_qkv" if role == "qkv_proj" else self._names[role]
+        part = self._part(f"blk.{layer}.{stem}.weight", n, k)
+        in_order = role in ("in_proj", "out_proj")
+        return [part if in_order else replace(part, rows=self._value_rows(n))]
 
     def _part(self, name: str, n: int, k: int) -> Part:
         return Part(self._shaped(name, (n, k)), np.arange(n))

@@ -184,7 +184,7 @@ def _tensor(weight: Weight, gguf: Model, errors: dict[str, LayerError]) -> ir.Te
     if stem.endswith(".Add"):
         return ir.tensor(gguf.bias(basename), name=name)
     if not kind.startswith("weight_") and not stem.endswith(".MatMul"):
-        return ir.tensor(gguf.norm(name.removesuffix(".weight")), name=name)
+        return ir.tensor(gguf.values(name.removesuffix(".weight"), weight.shape), name=name)
     matrix = gguf.matrix(basename)
     if kind not in _FIELDS:
         return rows(matrix.columns if kind == "weight" else matrix.blocks)

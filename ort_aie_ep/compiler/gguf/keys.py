@@ -53,6 +53,17 @@ class Keys:
             return default
         return self._field(name).integer(least, most)
 
+    def integers(self, name: str, count: int, default: int | None = None) -> list[int]:
+        """As many whole numbers or booleans; one number stands for all."""
+        if default is not None and name not in self:
+            return [default] * count
+        found = self._field(name)
+        if not isinstance(found.value, list):
+            return [found.integer(0, 1 << 31)] * count
+        legal = all(isinstance(each, int) and 0 <= each < 1 << 31 for each in found.value)
+        found.require(legal and len(found.value) >= count, f"{count} whole numbers")
+        return [int(each) for each in found.value[:count]]
+
     def positive(self, name: str, default: float | None = None) -> float:
         """A number above 0."""
         if default is not None and name not in self:

@@ -45,10 +45,10 @@ _DIGIT, _THREE_DIGITS = r"\p{N}", r"\p{N}{1,3}"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
-def _words(digits: str) -> str:
+def _words(digits: str, letters: str = r"\p{L}") -> str:
     """Words without regard to case."""
-    others = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
-    return rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}|{others}|{_REST}"
+    others = rf" ?[^\s{letters}\p{{N}}]+[\r\n]*"
+    return rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?[{letters}]+|{digits}|{others}|{_REST}"
 
 
 def _cased(digits: str, endings: str) -> str:
@@ -87,6 +87,7 @@ PRE = {
         ("qwen2", "deepseek-r1-qwen", "megrez", "kormo", "f2llmv2"),
         _Pre((_words(_DIGIT),), composed=True),
     ),
+    "qwen35": _Pre((_words(_DIGIT, r"\p{L}\p{M}"),), composed=True),
     **dict.fromkeys(
         ("gpt-4o", "llama4", "kanana2", "talkie"),
         _Pre((_cased(_THREE_DIGITS, f"{_ENDINGS}?"),)),

@@ -37,6 +37,18 @@ def genai_config(shape: Shape) -> dict[str, Any]:
             "layers": [layer for layer in range(shape.layers) if shape.is_local(layer)],
             "cache_slack": 0,
         }
+    if (hybrid := shape.hybrid) is not None:
+        if hybrid.sections:
+            decoder["inputs"]["position_ids"] = "position_ids"
+        for state in ("conv", "recurrent") if hybrid.value_heads else ("conv",):
+            decoder["inputs"][f"past_{state}_names"] = f"past.%d.{state}"
+            decoder["outputs"][f"present_{state}_names"] = f"present.%d.{state}"
+        if not hybrid.value_heads:
+            decoder["layer_types"] = [
+                "full_attention" if shape.has_attention(layer) else "conv"
+                for layer in range(shape.layers)
+            ]
+            decoder["conv_cache_size"] = hybrid.taps - 1
     return {
         "model": {
             "bos_token_id": 0,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep.formats.file_forms import FileForm
+from ort_aie_ep.models.builder import hybrid
 from ort_aie_ep.models.builder.graph import (
     EMBEDDING,
     MICROSOFT,
@@ -16,24 +18,24 @@ from ort_aie_ep.models.builder.graph import (
     Codings,
     Graph,
 )
+from ort_aie_ep.models.builder.hybrid import State
 from ort_aie_ep.models.builder.weights import BLOCK, INT4, Weight
 from ort_aie_ep.models.shapes import Shape
 
 __all__ = ["build"]
 
-_LayerCache = tuple[ir.Value, ir.Value, ir.Value, ir.Value]
-"""Past key, past value, present key and present value of a layer."""
-
 
 @dataclass(frozen=True)
 class _Lengths:
-    """What GroupQueryAttention needs to know about the attention mask."""
+    """What attention needs to know about the tokens: GroupQueryAttention about the attention mask,
+    and some hybrids their positions."""
 
     seqlens_k: ir.Value
     total: ir.Value
+    positions: list[ir.Value]
 
 
-def _mask(graph: Graph, attention_mask: ir.Value) -> _Lengths:
+def _mask(graph: Graph, attention_mask: ir.Value, positions: list[ir.Value]) -> _Lengths:
     path = "/model/attn_mask_reformat/attn_mask_subgraph"
     int64, int32 = ir.DataType.INT64, ir.DataType.INT32
     one = graph.constant([1], int64)
@@ -47,7 +49,7 @@ def _mask(graph: Graph, attention_mask: ir.Value) -> _Lengths:
         "Gather", [dims, graph.constant(1, int64)], f"{path}/Gather", [], int64, axis=0
     )
     total = graph.op("Cast", [total], f"{path}/Gather/Cast", None, int32, to=int32.value)
-    return _Lengths(seqlens, total)
+    return _Lengths(seqlens, total, positions)
 
 
 def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
@@ -138,11 +140,12 @@ def _head_norm(graph: Graph, path: str, x: ir.Value, heads: int, dims_name: str)
 
 
 def _attention(
-    graph: Graph, layer: int, x: ir.Value, lengths: _Lengths, cache: _LayerCache
+    graph: Graph, layer: int, x: ir.Value, lengths: _Lengths, cache: Sequence[State]
 ) -> ir.Value:
     shape = graph.shape
     path = f"/model/layers.{layer}/attn"
-    sizes = [shape.queries, shape.keys, shape.keys]
+    gated = shape.family == "qwen3_5_text"
+    sizes = [(1 + gated) * shape.queries, shape.keys, shape.keys]
     qkv: list[ir.Value | None]
     if graph.codings(f"{path[1:].replace('/', '.')}.qkv_proj") is None:
         parts = zip("qkv", sizes, strict=True)
@@ -153,7 +156,7 @@ def _attention(
     else:
         packed = graph.linear(f"{path}/qkv_proj", x, sum(sizes), shape.hidden, 1.0)
         qkv = [packed, None, None]
-    if shape.family in ("qwen3", "gemma3_text"):
+    if shape.family in ("qwen3", "gemma3_text", "lfm2", "lfm2_moe", "qwen3_5_text"):
         if qkv[1] is None:
             q, k, v = (
                 ir.val(f"{path}/qkv_proj/Split/output_{i}", ir.DataType.FLOAT, graph.hidden(size))
@@ -161,13 +164,19 @@ def _attention(
             )
             split = graph.constant(sizes, ir.DataType.INT64)
             graph.node("Split", [packed, split], [q, k, v], f"{path}/qkv_proj/Split", axis=-1)
+        if gated:
+            q, gate = _query_and_gate(graph, path, q)
         q = _head_norm(graph, f"{path}/q_norm", q, shape.heads, "num_attention_heads")
         k = _head_norm(graph, f"{path}/k_norm", k, shape.kv_heads, "num_key_value_heads")
+        for position_ids in lengths.positions:
+            q = hybrid.rotated(graph, f"{path}/q_rotary", q, shape.heads, position_ids)
+            k = hybrid.rotated(graph, f"{path}/k_rotary", k, shape.kv_heads, position_ids)
         qkv = [q, k, v]
 
     local = shape.is_local(layer)
     rotary: tuple[ir.Value | None, ir.Value | None]
-    if not shape.is_rotated(layer):
+    unrotated = not shape.is_rotated(layer) or bool(lengths.positions)
+    if unrotated:
         rotary = None, None
     elif shape.family != "gemma3_text":
         rotary = graph.rotary("", shape.rope_theta)
@@ -178,7 +187,7 @@ def _attention(
     output = ir.val(
         f"{path}/GroupQueryAttention/output_0", ir.DataType.FLOAT, graph.hidden(shape.queries)
     )
-    past_key, past_value, present_key, present_value = cache
+    (past_key, present_key), (past_value, present_value) = cache
     sinks = None
     if shape.family == "gptoss":
         sinks = graph.vector(f"model.layers.{layer}.attn.sinks", shape.heads, 0.0, 1.0)
@@ -194,27 +203,52 @@ def _attention(
         scale=shape.attention_scale or shape.head_dim**-0.5,
         local_window_size=shape.window if local and shape.window else -1,
         softcap=0.0,
-        do_rotary=int(shape.is_rotated(layer)),
+        do_rotary=int(not unrotated),
         rotary_interleaved=0,
         **({"sliding_window_cache": 1} if local else {}),
     )
-    return graph.linear(f"{path}/o_proj", output, shape.hidden, shape.queries, _branch_gain(shape))
+    if gated:
+        wide = graph.hidden(shape.queries)
+        gate = graph.op("Sigmoid", [gate], f"{path}/gate/Sigmoid", wide)
+        output = graph.op("Mul", [output, gate], f"{path}/gate/Mul", wide)
+    return graph.linear(f"{path}/o_proj", output, shape.hidden, shape.queries, shape.branch_gain)
+
+
+def _query_and_gate(graph: Graph, path: str, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Queries, and gates of what attention gives, of heads that have both in turn."""
+    shape = graph.shape
+    dims: list[int | str] = ["batch_size", "sequence_length", shape.heads]
+    sizes = graph.constant([0, 0, shape.heads, 2 * shape.head_dim], ir.DataType.INT64)
+    x = graph.op("Reshape", [x, sizes], f"{path}/q_gate/Reshape", [*dims, 2 * shape.head_dim])
+    halves = [
+        ir.val(f"{path}/q_gate/Split/output_{i}", ir.DataType.FLOAT, [*dims, shape.head_dim])
+        for i in range(2)
+    ]
+    split = graph.constant([shape.head_dim] * 2, ir.DataType.INT64)
+    graph.node("Split", [x, split], halves, f"{path}/q_gate/Split", axis=-1)
+    sizes = graph.constant([0, 0, shape.queries], ir.DataType.INT64)
+    query, gate = (
+        graph.op("Reshape", [half, sizes], f"{path}/{name}/Reshape", graph.hidden(shape.queries))
+        for name, half in zip(("q_proj", "gate"), halves, strict=True)
+    )
+    return query, gate
 
 
 def _gated_ffn(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
     """down(act(gate(x)) · up(x)), with SiLU or Gemma's tanh-approximated GELU."""
     shape = graph.shape
     path = f"/model/layers.{layer}/mlp"
-    wide = graph.hidden(shape.ffn)
-    gate = graph.linear(f"{path}/gate_proj", x, shape.ffn, shape.hidden, 1.0)
-    up = graph.linear(f"{path}/up_proj", x, shape.ffn, shape.hidden, 1.0)
+    ffn = shape.ffn_of(layer)
+    wide = graph.hidden(ffn)
+    gate = graph.linear(f"{path}/gate_proj", x, ffn, shape.hidden, 1.0)
+    up = graph.linear(f"{path}/up_proj", x, ffn, shape.hidden, 1.0)
     if shape.family == "gemma3_text":
         gate = graph.op("Gelu", [gate], f"{path}/act_fn/FastGelu", wide, approximate="tanh")
     else:
         sigmoid = graph.op("Sigmoid", [gate], f"{path}/act_fn/Sigmoid", wide)
         gate = graph.op("Mul", [gate, sigmoid], f"{path}/act_fn/Mul", wide)
     product = graph.op("Mul", [gate, up], f"{path}/Mul", wide)
-    return graph.linear(f"{path}/down_proj", product, shape.hidden, shape.ffn, _branch_gain(shape))
+    return graph.linear(f"{path}/down_proj", product, shape.hidden, ffn, shape.branch_gain)
 
 
 def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
@@ -223,7 +257,7 @@ def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
     if isinstance(graph.stored(f"{base}.down_proj"), FileForm):
         return _experts_in_blocks(graph, layer, x)
     # Each token adds experts with weights that sum to one.
-    gain = _branch_gain(shape) * math.sqrt(shape.experts_per_token)
+    gain = shape.branch_gain * math.sqrt(shape.experts_per_token)
     weights = graph.experts(base, gain)
     codings = [graph.coding(f"{base}.{name}") for name in ("gate_up_proj", "down_proj")]
     op_type, quantised = "MoE", Attributes()
@@ -234,12 +268,12 @@ def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
             quantised["fc2_expert_weight_bits"] = codings[1].bits
         # The third matrix of each expert is left out, but keeps its positions.
         weights = [*weights[:-2], *[None] * 3, *weights[-2:], None]
-    probabilities = _router(graph, layer, x)
+    probabilities, scale = _router(graph, layer, x)
     # SwiGLU is gate · sigmoid(alpha · gate) · (up + beta).
     swiglu = {"activation_alpha": 1.0, "activation_beta": 0.0}
     if shape.family == "gptoss":
         swiglu = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0}
-    return graph.op(
+    y = graph.op(
         op_type,
         [x, probabilities, *weights],
         f"/model/layers.{layer}/moe/{op_type}",
@@ -254,6 +288,7 @@ def _experts(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
         **quantised,
         **swiglu,
     )
+    return _times(graph, layer, y, scale)
 
 
 def _experts_in_blocks(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
@@ -272,6 +307,7 @@ def _experts_in_blocks(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
         "top_k": shape.experts_per_token,
         "down_type": forms["down"].name,
         "activation": "silu",
+        "accuracy_level": 4,  # as projections
         **forms["gate"].attributes(),
     }
     if forms["up"] != forms["gate"]:
@@ -279,13 +315,21 @@ def _experts_in_blocks(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
     if shape.family == "gptoss":
         given |= {"activation": "swiglu", "alpha": 1.702, "beta": 1.0, "limit": 7.0}
     path = f"/model/layers.{layer}/moe/Q4NXMoE"
-    return graph.aie("Q4NXMoE", [x, _router(graph, layer, x), *weights], path, given)
+    scores, scale = _router(graph, layer, x)
+    return _times(graph, layer, graph.aie("Q4NXMoE", [x, scores, *weights], path, given), scale)
 
 
-def _router(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
-    """Logits of the experts, (tokens, experts)."""
+def _times(graph: Graph, layer: int, y: ir.Value, scale: ir.Value | None) -> ir.Value:
+    """What experts give, times a factor of each token if there is one."""
+    if scale is None:
+        return y
+    return graph.op("Mul", [y, scale], f"/model/layers.{layer}/moe/Mul", graph.hidden())
+
+
+def _router(graph: Graph, layer: int, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    """Logits of the experts, (tokens, experts), and what their sum is to be multiplied by."""
     path, shape = f"/model/layers.{layer}/moe/router", graph.shape
-    return graph.op(
+    scores = graph.op(
         "Reshape",
         [
             graph.linear(path, x, shape.experts, shape.hidden, 1.0),
@@ -294,6 +338,9 @@ def _router(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
         f"{path}/Reshape",
         ["batch_size * sequence_length", shape.experts],
     )
+    if shape.family == "lfm2_moe":
+        return hybrid.biased_router(graph, layer, x, scores)
+    return scores, None
 
 
 def _plain_ffn(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
@@ -304,16 +351,15 @@ def _plain_ffn(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
     x = graph.op(
         "Gelu", [x], f"{path}/act_fn/FastGelu", graph.hidden(shape.ffn), approximate="tanh"
     )
-    return graph.linear(f"{path}/fc2", x, shape.hidden, shape.ffn, _branch_gain(shape))
+    return graph.linear(f"{path}/fc2", x, shape.hidden, shape.ffn, shape.branch_gain)
 
 
-def _branch_gain(shape: Shape) -> float:
-    """Keeps the sum of all branches near one, however many layers there are."""
-    return 1.0 / math.sqrt(2 * shape.layers)
+def _kept(shape: Shape, layer: int) -> list[State]:
+    """The keys and the values of a layer, or its states."""
+    if not shape.has_attention(layer):
+        return hybrid.states(shape, layer)
 
-
-def _caches(shape: Shape) -> list[_LayerCache]:
-    def cache(layer: int, role: str, when: str, what: str) -> ir.Value:
+    def cache(role: str, when: str, what: str) -> ir.Value:
         span = "sliding" if shape.is_local(layer) else "sequence"
         # The last dimension has a name, not a size, because quantised caches share the graph.
         width = "kv_cache_dim"
@@ -321,14 +367,17 @@ def _caches(shape: Shape) -> list[_LayerCache]:
         return ir.val(f"{role}.{layer}.{what}", ir.DataType.FLOAT, dims)
 
     return [
-        (
-            cache(layer, "past_key_values", "past", "key"),
-            cache(layer, "past_key_values", "past", "value"),
-            cache(layer, "present", "total", "key"),
-            cache(layer, "present", "total", "value"),
-        )
-        for layer in range(shape.layers)
+        (cache("past_key_values", "past", what), cache("present", "total", what))
+        for what in ("key", "value")
     ]
+
+
+def _by_kind(shape: Shape, kept: Sequence[Sequence[State]]) -> list[State]:
+    """The keys of all layers, then the values, then each kind of states."""
+    attention = [each for layer, each in enumerate(kept) if shape.has_attention(layer)]
+    others = [each for layer, each in enumerate(kept) if not shape.has_attention(layer)]
+    kinds = [*zip(*attention, strict=True), *zip(*others, strict=True)]
+    return [state for kind in kinds for state in kind]
 
 
 def _layer(
@@ -337,11 +386,16 @@ def _layer(
     x: ir.Value,
     branch: ir.Value | None,
     lengths: _Lengths,
-    cache: _LayerCache,
+    kept: Sequence[State],
 ) -> tuple[ir.Value, ir.Value]:
     """(residual, branch still to be added to it) after one more layer."""
-    normed, x = graph.norm(layer, "input", x, branch)
-    attended = _attention(graph, layer, normed, lengths, cache)
+    lfm2 = graph.shape.family in ("lfm2", "lfm2_moe")
+    normed, x = graph.norm(layer, "operator" if lfm2 else "input", x, branch)
+    if graph.shape.has_attention(layer):
+        attended = _attention(graph, layer, normed, lengths, kept)
+    else:
+        recurrent = hybrid.short_conv if lfm2 else hybrid.linear_attention
+        attended = recurrent(graph, layer, normed, kept)
     if graph.shape.family == "phi":
         ffn = _plain_ffn(graph, layer, normed)
         name = f"/model/layers.{layer}/residual_add/Add"
@@ -351,8 +405,8 @@ def _layer(
         normed, x = graph.norm(layer, "pre_feedforward", x, attended)
         ffn, _ = graph.norm(layer, "post_feedforward", _gated_ffn(graph, layer, normed))
         return x, ffn
-    normed, x = graph.norm(layer, "post_attention", x, attended)
-    if graph.shape.experts:
+    normed, x = graph.norm(layer, "ffn" if lfm2 else "post_attention", x, attended)
+    if graph.shape.has_experts(layer):
         return x, _experts(graph, layer, normed)
     return x, _gated_ffn(graph, layer, normed)
 
@@ -375,26 +429,27 @@ def build(
     int64 = ir.DataType.INT64
     input_ids = ir.val("input_ids", int64, ["batch_size", "sequence_length"])
     attention_mask = ir.val("attention_mask", int64, ["batch_size", "total_sequence_length"])
-    caches = _caches(shape)
+    positions = hybrid.positions(shape)
+    kept = [_kept(shape, layer) for layer in range(shape.layers)]
     if shape.family == "gemma3_text":
         graph.rotary("_global", shape.rope_theta)
         graph.rotary("_local", shape.local_rope_theta)
 
-    lengths = _mask(graph, attention_mask)
+    lengths = _mask(graph, attention_mask, positions)
     x = _embedding(graph, input_ids)
     branch = None
-    for layer, cache in enumerate(caches):
-        x, branch = _layer(graph, layer, x, branch, lengths, cache)
+    for layer, states in enumerate(kept):
+        x, branch = _layer(graph, layer, x, branch, lengths, states)
     normed, _ = graph.norm(shape.layers, "final_norm", x, branch, last=True)
     logits = graph.linear("/lm_head", normed, shape.vocab, shape.hidden, 1.5, output="logits")
 
-    past_keys, past_values, present_keys, present_values = zip(*caches, strict=True)
+    past, present = zip(*_by_kind(shape, kept), strict=True)
     # The builder quantises matrix products in the graph's order, with the lm_head last.
     weights = graph.first + sorted(graph.last, key=lambda w: w.name.startswith("lm_head."))
     model = ir.Model(
         ir.Graph(
-            [input_ids, attention_mask, *past_keys, *past_values],
-            [logits, *present_keys, *present_values],
+            [input_ids, attention_mask, *positions, *past],
+            [logits, *present],
             nodes=graph.nodes,
             initializers=graph.initializers(weights),
             opset_imports={node.domain: 1 for node in graph.nodes} | {"": 22, MICROSOFT: 1},

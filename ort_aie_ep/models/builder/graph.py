@@ -127,9 +127,12 @@ class Graph:
 
     def vector(self, name: str, size: int, mean: float, deviation: float) -> ir.Value:
         """(size,) float32: the weight of a norm, or a bias."""
-        return self.weight(
-            Weight(name, ir.DataType.FLOAT, (size,), normal_rows((), mean, deviation))
-        )
+        return self.floats(name, (size,), mean, deviation)
+
+    def floats(self, name: str, sizes: tuple[int, ...], mean: float, deviation: float) -> ir.Value:
+        """Float32 of these sizes."""
+        fill = normal_rows(sizes[1:], mean, deviation)
+        return self.weight(Weight(name, ir.DataType.FLOAT, sizes, fill))
 
     def rotary(self, suffix: str, theta: float) -> tuple[ir.Value, ir.Value]:
         """cos_cache and sin_cache, (context, rotary/2) float32."""

@@ -31,7 +31,7 @@ from ort_aie_ep.models.files import is_regular, open_regular
 from ort_aie_ep.npu.terms import costs
 from ort_aie_ep.npu.terms.configuration import configure
 from ort_aie_ep.npu.terms.design import Design, package_name
-from ort_aie_ep.npu.terms.device import DEVICES, TILES
+from ort_aie_ep.npu.terms.device import DEVICES, TILES, Device
 from ort_aie_ep.npu.terms.errors import DesignError, PackageError
 
 OVERLAY = "overlay.xclbin"
@@ -116,6 +116,20 @@ def manifest(
         "sequences": {name: s.to_json() for name, s in design.sequences.items()},
         "toolchain": None if toolchain is None else dict(toolchain),
         "uuid": uuid,
+    }
+
+
+def predicted(manifest: Mapping[str, Any], device: Device) -> dict[str, Any]:
+    """A manifest of `device` with the costs of predictions instead of the limits of runs."""
+    read, written = costs.ddr(device.architecture)
+    clock = costs.clock_hz(device)
+    own = {"gate_idle": costs.GATE_IDLE.value, "stream": costs.shim_rate(device) / clock}
+    return {
+        **manifest,
+        "clock_hz": int(clock),
+        "ddr_bytes_per_second": int(read.value),
+        "ddr_write_bytes_per_second": int(written.value),
+        "costs": {**manifest["costs"], **own},
     }
 
 

@@ -7,6 +7,7 @@ void FuseAll(Steps& steps) {
   FuseGatedMLP(steps);
   FuseHeads(steps);
   FuseNorms(steps);
+  FuseSigmoidRouter(steps);
   FuseRouter(steps);
   MarkLogits(steps);
   steps.Sort();

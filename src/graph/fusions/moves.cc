@@ -1,6 +1,6 @@
 // Nodes that only move elements become steps, once the fusions before have taken those that belong
-// to their patterns: Reshape to constant sizes, Split into constant parts, and Transpose of the
-// second and third dimension.
+// to their patterns: Reshape to constant sizes, Split into constant parts, and Transpose of two
+// neighbouring dimensions.
 #include <algorithm>
 
 #include "graph/fusions.h"
@@ -39,17 +39,24 @@ std::optional<Recipe::Step> SplitStep(const Steps& steps, const Node& node) {
       .op = "Split", .name = {}, .ints = {{"axis", axis}}, .strings = {{"sizes", TextOf(sizes)}}};
 }
 
+std::optional<Recipe::Step> TransposeStep(const Steps& steps, const Node& node) {
+  const auto& whole = steps.value(node.input(0)).shape;
+  const auto axis = whole ? SwappedAxis(node, whole->size()) : std::nullopt;
+  if (!axis) return std::nullopt;
+  Recipe::Step step{.op = "Transpose", .name = {}};
+  if (*axis != 1) step.ints["axis"] = static_cast<int64_t>(*axis);
+  return step;
+}
+
 bool Move(Steps& steps, const Item* item) {
   const Node* node = steps.node(item);
   if (node == nullptr || !node->domain.empty() || node->outputs.empty()) return false;
   const Value& moved = steps.value(node->input(0));
   if (moved.constant || !IsFloat(TypeOfNumber(moved.type))) return false;
-  const auto found =
-      node->op_type == "Reshape" ? ReshapeStep(steps, *node)
-      : node->op_type == "Split" ? SplitStep(steps, *node)
-      : node->op_type == "Transpose" && moved.shape && SwapsTokens(*node, moved.shape->size())
-          ? std::optional(Recipe::Step{.op = "Transpose", .name = {}})
-          : std::nullopt;
+  const auto found = node->op_type == "Reshape"     ? ReshapeStep(steps, *node)
+                     : node->op_type == "Split"     ? SplitStep(steps, *node)
+                     : node->op_type == "Transpose" ? TransposeStep(steps, *node)
+                                                    : std::nullopt;
   if (!found) return false;
   Recipe::Step step = *found;
   step.name = item->step.name;

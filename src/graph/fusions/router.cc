@@ -11,8 +11,6 @@
 namespace ort_aie::graph {
 namespace {
 
-enum ExpertsInput { kX, kRouter };
-
 // Whether both shapes are known to have the same dimensions but the last.
 bool SameRows(const Value& a, const Value& b) {
   if (!a.shape || !b.shape || a.shape->empty() || b.shape->empty()) return false;

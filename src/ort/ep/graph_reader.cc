@@ -84,7 +84,7 @@ class Reader {
     read_.ids.push_back(id);
   }
 
-  // Attributes of types that no step uses are left out.
+  // Attributes of types that no step uses are left out. A tensor of one float is a float.
   void ReadAttribute(const OrtOpAttr* attribute, graph::Node& node) const {
     const char* name = nullptr;
     OrtOpAttrType type = ORT_OP_ATTR_UNDEFINED;
@@ -118,6 +118,14 @@ class Reader {
       if (numbers.empty() || read(numbers.data(), numbers.size() * sizeof(int64_t))) {
         node.attributes[name] = numbers;
       }
+    } else if (type == ORT_OP_ATTR_TENSOR) {
+      OrtValue* tensor = nullptr;
+      if (Failed(api_, api_->OpAttr_GetTensorAttributeAsOrtValue(attribute, &tensor))) return;
+      const Tensor its = DescribeConstant(api_, tensor);
+      if (its.type == DataType::kFloat32 && its.bytes == sizeof(float) && its.data != nullptr) {
+        node.attributes[name] = *its.as<float>();
+      }
+      api_->ReleaseValue(tensor);
     }
   }
 

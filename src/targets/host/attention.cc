@@ -34,7 +34,8 @@ class Attention {
         kernels_(kernels),
         threads_(threads),
         group_(step.heads / step.kv_heads),
-        tile_positions_(AsSingleTokens(step) ? 1 : std::max<int64_t>(1, kTileRows / group_)) {}
+        tile_positions_(AsSingleTokens(step) ? 1 : std::max<int64_t>(1, kTileRows / group_)),
+        chunk_{0, step.unread} {}
 
   void Run() {
     if (!step_.windowed_cache) WritePresent(step_, kernels_, threads_);
@@ -217,7 +218,7 @@ class Attention {
       }
       const float factor = sum == 0.0f ? 0.0f : scale / sum;
       float* y = sweep.output + r * dim;
-      for (int64_t d = 0; d < dim; ++d) y[d] *= factor;
+      kernels_.multiply_value(y, factor, dim, y);
       if (step_.value_scales) Scale(step_.value_scales, tile.kv_head, dim, y);
       const int64_t token = tile.b * step_.sequence + tile.t0 + r / group_;
       FromFloat(kernels_, step_.type, y, dim,
@@ -233,7 +234,7 @@ class Attention {
   // The positions of each batch row that are computed now, so that scratch memory does not grow
   // with the prompt. Keys and values of a cache without a window are in place before the first
   // chunk.
-  Range chunk_{0, 0};
+  Range chunk_;
   float* queries_ = nullptr;
   void *new_keys_ = nullptr, *new_values_ = nullptr;
 };

@@ -1,10 +1,12 @@
 #include "targets/host/host_target.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "targets/host/live_trials.h"
+#include "targets/host/unread_rows.h"
 #include "targets/step_span.h"
 
 namespace ort_aie {
@@ -42,8 +44,10 @@ class Host final : public Target {
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
     const Run run = {trials_ ? trials_->Now() : host::SelectedKernels(), threads, trials_.get()};
-    if (Trace::OfProcess().on()) return Show(plan, run);
-    for (const Step& step : plan.steps) std::visit(run, step);
+    const std::optional<Plan> shorter = host::WithoutUnreadRows(plan, run.kernels);
+    const Plan& read = shorter ? *shorter : plan;
+    if (Trace::OfProcess().on()) return Show(read, run);
+    for (const Step& step : read.steps) std::visit(run, step);
   }
 
  private:

@@ -15,10 +15,12 @@ inline const FileKernels& FilesOf(const Kernels& kernels, const WeightForm& form
   return kernels.files[static_cast<size_t>(form.type)];
 }
 
-// The GEMM with room for the codes of a form.
+// The GEMM with room for the codes of a form, and for its scales.
 inline auto GemmOf(const WeightForm& form, const Kernels& kernels) {
   if (form.group == 16) return kernels.gemm_int8_16;
-  const int bits = form.kind == WeightKind::kFile ? q4nx::BitsOfValues(q4nx::FileFormOf(form.type))
+  const bool of_file = form.kind == WeightKind::kFile;
+  if (of_file && q4nx::HasPowers(q4nx::FileFormOf(form.type))) return kernels.gemm_int8_of_powers;
+  const int bits = of_file ? q4nx::BitsOfValues(q4nx::FileFormOf(form.type))
                    : form.kind == WeightKind::kQ8NX ? 8
                                                     : 4;
   return bits <= 4   ? kernels.gemm_int8

@@ -58,6 +58,17 @@ void ConvolveChannels(const ConvStep& step, const Kernels& kernels, int64_t firs
   FromFloat(kernels, step.type, sums, count * tokens, Advance(step.y, step.type, first * tokens));
 }
 
+float Softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::fabs(x))); }
+
+float Sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+
+// x (rows, columns) with its axes exchanged.
+void Exchange(const float* x, int64_t rows, int64_t columns, float* y) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) y[c * rows + r] = x[r * columns + c];
+  }
+}
+
 // Columns [first, first + count) of a head's state, through all tokens.
 class StateColumns {
  public:
@@ -67,7 +78,7 @@ class StateColumns {
 
   void Run() const {
     const int64_t dim = step_.key_dim, tokens = step_.tokens;
-    const bool in_place = step_.state_type == DataType::kFloat32;
+    const bool in_place = step_.state_type == DataType::kFloat32 && !step_.values_first;
     float* tile = Scratch<float>(Purpose::kPanel, dim * count_);
     const float* from = tile;
     int64_t from_ld = count_;
@@ -76,6 +87,8 @@ class StateColumns {
     } else if (in_place && tokens > 0) {
       from = static_cast<const float*>(Place(step_.past, 0));
       from_ld = step_.value_dim;
+    } else if (step_.values_first) {
+      Exchange(static_cast<const float*>(step_.past) + Columns(), count_, dim, tile);
     } else {
       for (int64_t i = 0; i < dim; ++i) {
         ToFloat(kernels_, step_.state_type, Place(step_.past, i), count_, tile + i * count_);
@@ -90,6 +103,10 @@ class StateColumns {
       from_ld = to_ld;
     }
     if (step_.present == nullptr || (in_place && tokens > 0)) return;
+    if (step_.values_first) {
+      Exchange(tile, dim, count_, static_cast<float*>(step_.present) + Columns());
+      return;
+    }
     for (int64_t i = 0; i < dim; ++i) {
       FromFloat(kernels_, step_.state_type, tile + i * count_, count_, Place(step_.present, i));
     }
@@ -102,18 +119,35 @@ class StateColumns {
     const int64_t rows = (batch_ * step_.heads + head_) * step_.key_dim + row;
     return Advance(states, step_.state_type, rows * step_.value_dim + first_);
   }
+  // Where the columns begin, of states that have values first.
+  int64_t Columns() const {
+    return ((batch_ * step_.heads + head_) * step_.value_dim + first_) * step_.key_dim;
+  }
   // n elements of a token, from `at` on, of a tensor that has `width` for each.
   const float* Read(const void* tensor, int64_t token, int64_t width, int64_t at, int64_t n,
                     Purpose purpose) const {
-    return Floats(kernels_, step_.type, Advance(tensor, step_.type, token * width + at), n,
-                  purpose);
+    const DataType type = purpose == Purpose::kGate ? step_.gate_type : step_.type;
+    return Floats(kernels_, type, Advance(tensor, type, token * width + at), n, purpose);
+  }
+  // A vector of key_dim elements of a token: a query or a key.
+  const float* Vector(const void* tensor, int64_t token, int64_t heads, int64_t head,
+                      Purpose purpose) const {
+    const int64_t dim = step_.key_dim;
+    const float* x = Read(tensor, token, heads * dim, head * dim, dim, purpose);
+    if (!step_.unit) return x;
+    // As ONNX Runtime's kernel has it: a vector of zeros stays one.
+    constexpr float kLeast = 1e-12f;
+    float squares = 0;
+    for (int64_t i = 0; i < dim; ++i) squares += x[i] * x[i];
+    float* unit = Scratch<float>(purpose, dim);
+    kernels_.multiply_value(x, 1 / std::sqrt(squares + kLeast), dim, unit);
+    return unit;
   }
 
   void Token(int64_t token, const float* past, int64_t past_ld, float* present,
              int64_t present_ld) const {
     const int64_t dim = step_.key_dim, key_head = head_ * step_.key_heads / step_.heads;
-    const float* key =
-        Read(step_.key, token, step_.key_heads * dim, key_head * dim, dim, Purpose::kKeys);
+    const float* key = Vector(step_.key, token, step_.key_heads, key_head, Purpose::kKeys);
     const float* decay = Decay(token);
     float* delta = Scratch<float>(Purpose::kSkip, count_);
     const int64_t width = step_.heads * step_.value_dim;
@@ -121,8 +155,9 @@ class StateColumns {
             Advance(step_.value, step_.type, token * width + head_ * step_.value_dim + first_),
             count_, delta);
     if (step_.beta != nullptr) {
-      const float beta =
+      const float given =
           *Read(step_.beta, token, step_.betas, step_.betas == 1 ? 0 : head_, 1, Purpose::kGate);
+      const float beta = step_.sigmoid_beta ? Sigmoid(given) : given;
       float* kept_key = Scratch<float>(Purpose::kRow, dim);
       kernels_.multiply(decay, key, dim, kept_key);
       float* known = Scratch<float>(Purpose::kValues, count_);
@@ -133,8 +168,8 @@ class StateColumns {
     const int64_t group = std::max<int64_t>(step_.query_heads / step_.heads, 1);
     for (int64_t i = 0; i < group; ++i) {
       const int64_t query_head = head_ * step_.query_heads / step_.heads + i;
-      const float* query = Read(step_.query, token, step_.query_heads * dim, query_head * dim, dim,
-                                Purpose::kQueries);
+      const float* query =
+          Vector(step_.query, token, step_.query_heads, query_head, Purpose::kQueries);
       float* y = Scratch<float>(Purpose::kValues, count_);
       if (i == 0) {
         kernels_.update_state(past, past_ld, decay, key, query, delta, dim, count_, present,
@@ -158,14 +193,24 @@ class StateColumns {
     if (step_.decay == nullptr) {
       std::fill(decay, decay + dim, 1.0f);
     } else if (step_.decays == step_.heads) {
-      std::fill(decay, decay + dim,
-                std::exp(*Read(step_.decay, token, step_.decays, head_, 1, Purpose::kGate)));
+      const float given = *Read(step_.decay, token, step_.decays, head_, 1, Purpose::kGate);
+      std::fill(decay, decay + dim, std::exp(Gated(given, 0)));
     } else {
       const float* by_row =
           Read(step_.decay, token, step_.decays, head_ * dim, dim, Purpose::kGate);
-      for (int64_t i = 0; i < dim; ++i) decay[i] = std::exp(by_row[i]);
+      for (int64_t i = 0; i < dim; ++i) decay[i] = std::exp(Gated(by_row[i], i));
     }
     return decay;
+  }
+
+  // The logarithm of what is kept, of a decay for the row or for all rows.
+  float Gated(float decay, int64_t row) const {
+    if (step_.gate == RecurrenceStep::Gate::kNone) return decay;
+    const bool by_head = step_.biases == step_.heads;
+    const float x = decay + step_.bias[by_head ? head_ : head_ * step_.key_dim + row];
+    const float rate = std::exp(step_.rate[head_]);
+    return step_.gate == RecurrenceStep::Gate::kSoftplus ? -rate * Softplus(x)
+                                                         : step_.lower_bound * Sigmoid(rate * x);
   }
 
   const RecurrenceStep& step_;
@@ -203,8 +248,7 @@ void RunGate(const GateStep& step, const Kernels& kernels) {
         Floats(kernels, step.type, Advance(step.a, step.type, at), step.heads, Purpose::kRow);
     float* gate = Scratch<float>(Purpose::kTile, step.heads);
     for (int64_t h = 0; h < step.heads; ++h) {
-      const float x = a[h] + step.bias[h];
-      gate[h] = step.factor[h] * (std::max(x, 0.0f) + std::log1p(std::exp(-std::fabs(x))));
+      gate[h] = step.factor[h] * Softplus(a[h] + step.bias[h]);
     }
     FromFloat(kernels, step.type, gate, step.heads, Advance(step.decay, step.type, at));
     if (step.beta == nullptr) continue;

@@ -15,14 +15,17 @@
 namespace ort_aie::host {
 
 // A task of one row's projection reads about this much, so that a thread neither loses time to the
-// cost of handing out tasks (about 1 µs) nor is left without work at the end.
-constexpr int64_t kTaskBytes = 128 * 1024;
+// cost of handing out tasks (about 1 µs) nor is left without work at the end. If there are many
+// tasks, they read up to four times as much.
+constexpr int64_t kTaskBytes = 128 * 1024, kMostTaskBytes = 512 * 1024;
+constexpr int64_t kManyTasks = 64;
 // How many of `row_blocks` rows of blocks are one task, if a row has so many bytes: tasks are
 // equal, so that no thread waits for another at the end. A gated step reads a run of each of two
 // matrices in a task; tasks of one matrix follow on each other on a thread. So its runs are twice
 // as long: a CPU fetches ahead only after it has seen the beginning of a run.
 constexpr int64_t BandOf(int64_t row_blocks, int64_t row_bytes, bool gated = false) {
-  const int64_t task_bytes = gated ? 2 * kTaskBytes : kTaskBytes;
+  const int64_t least = gated ? 2 * kTaskBytes : kTaskBytes;
+  const int64_t task_bytes = std::clamp(row_blocks * row_bytes / kManyTasks, least, kMostTaskBytes);
   const int64_t tasks = q4nx::CeilDiv(row_blocks, std::max<int64_t>(1, task_bytes / row_bytes));
   return q4nx::CeilDiv(row_blocks, tasks);
 }

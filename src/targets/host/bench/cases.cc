@@ -300,6 +300,21 @@ Work Accumulate(const Kernels& k, Cached& d, int64_t dim) {
   return AttentionWork(kFew, dim);
 }
 
+// For a token, from memory: keys and values of one KV head, which are two streams.
+template <CacheType kCache, int64_t kBytes>
+Work TokenAttention(const Kernels& k, Streamed& d, int64_t dim) {
+  const int64_t chunk = kChunk * dim * kBytes;
+  const int64_t half = static_cast<int64_t>(d.weights.size()) / 2 / chunk * chunk;
+  const uint8_t* keys = d.weights.data() + static_cast<int64_t>(d.next) % half;
+  d.next = static_cast<size_t>(keys + chunk - d.weights.data());
+  float *scores = d.y, *max = scores + kFew * kChunk, *sum = max + kFew, *correction = sum + kFew;
+  k.scores[kCache](d.x, kFew, dim, keys, kChunk, 0.1f, scores);
+  k.softmax(scores, kFew, kChunk, max, sum, correction);
+  k.accumulate[kCache](scores, kFew, keys + half, kChunk, dim, correction, d.sums);
+  const Work one = AttentionWork(kFew, dim);
+  return {2.0 * chunk, 2 * one.flops};
+}
+
 // For a prompt, in float32 and in bfloat16.
 Work ScoresMany(const Kernels& k, Cached& d, int64_t dim) {
   k.scores_transposed(d.queries, kQueries, dim, d.keys, kChunk, 0.1f, d.scores);
@@ -374,6 +389,9 @@ const Bench<Streamed> kStreamedBenches[] = {
     {"q6_k int8, 17", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ6_K, false, 17>},
     {"q4_k bf16", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ4_K, true, 1>},
     {"q4_k bf16, 4", Limit::kMemory, "K", {2048, 8192}, File<FileType::kQ4_K, true, 4>},
+    {"attention float32", Limit::kMemory, "4 rows, dim", {64}, TokenAttention<kCacheFloat32, 4>},
+    {"attention float16", Limit::kMemory, "4 rows, dim", {64}, TokenAttention<kCacheFloat16, 2>},
+    {"attention int8", Limit::kMemory, "4 rows, dim", {64}, TokenAttention<kCacheInt8, 1>},
 };
 
 const Bench<Cached> kCachedBenches[] = {

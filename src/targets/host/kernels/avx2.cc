@@ -171,7 +171,7 @@ constexpr Kernels Avx2Kernels() {
   Kernels kernels = GenericKernels("avx2");
   kernels.fused_dqp_bf16 = FusedDqpBf16Avx2<kHint, kAhead>;
   kernels.fused_dqp_int8 = FusedDqpInt8<kHint, kAhead>;
-  kernels.rows_int8 = RowsInt8Avx2<kRowsHint>;
+  kernels.rows_int8 = RowsInt8Avx2;
   kernels.unpack_block = UnpackBlockAvx2;
   kernels.most_rows = kMostRows;
   kernels.lookup = &kAvx2Lookup;

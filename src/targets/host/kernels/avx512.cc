@@ -12,23 +12,9 @@ namespace {
 
 #include "targets/host/kernels/generic/kernels.inc"
 
-// 32 bfloat16 values -> those of the 16 even and of the 16 odd out-features.
-inline __m512 Even(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
-inline __m512 Odd(__m512i pairs) {
-  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
-}
-
-#include "targets/host/kernels/attention_avx512.inc"
-#include "targets/host/kernels/attention_avx512_int8.inc"
-
-inline void StoreInterleaved32(float* y, __m512 even, __m512 odd) {
-  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-  _mm512_storeu_ps(y, _mm512_permutex2var_ps(even, low, odd));
-  _mm512_storeu_ps(y + 16, _mm512_permutex2var_ps(even, high, odd));
-}
-
 using Hint = decltype(_MM_HINT_T0);  // an enum in GCC, an int in clang
+
+#include "targets/host/kernels/rows_avx512_blocks.inc"
 
 // Blocks are read once and in order, and fetched some bytes ahead. The best cache level to fetch
 // into, and how far ahead, depend on the CPU: choice.cc has the variants and the rules. Always
@@ -166,6 +152,8 @@ void FusedDqpInt8Avx512(const uint8_t* blocks, int64_t k_blocks, const int8_t* a
                                                         kAhead * layout.bytes, y);
 }
 
+#include "targets/host/kernels/attention_avx512.inc"
+#include "targets/host/kernels/attention_avx512_int8.inc"
 #include "targets/host/kernels/rows_avx512.inc"
 
 // 64 code bytes -> 8 k x 16 out-features of the panel [64][32][4] of UnpackBlock.
@@ -219,7 +207,7 @@ struct ByteBlockAhead {
   }
 };
 
-// Fetches so many blocks ahead for one row, and one for a few.
+// Fetches so many blocks ahead for one row.
 template <Hint kHint, int kAhead = 1>
 constexpr Kernels Avx512Kernels() {
   Kernels kernels = GenericKernels("avx512");

@@ -113,7 +113,8 @@ struct FileKernels {
   void (*dequantize)(const uint8_t* blocks, int64_t spans, uint16_t* panel);
   // A row of blocks -> codes [k / 4][32][4]; scales, mins [k / group][32], weight = scale * code +
   // min; offsets likewise, -128 times the sum of codes over a group. mins is not written by forms
-  // without minima. For the kernel that GemmOf says.
+  // without minima. For the kernel that GemmOf says; PreparePowers (dots.inc) has what becomes of
+  // scales that are powers of two.
   void (*unpack)(const uint8_t* blocks, int64_t spans, int8_t* codes, float* scales, float* mins,
                  int32_t* offsets);
 };
@@ -211,6 +212,9 @@ struct Kernels {
                     int64_t rows, const int8_t* codes, const float* scales, const float* mins,
                     const int32_t* offsets, int64_t groups, float* y, int64_t ldy);
   decltype(gemm_int8) gemm_int8_of_5_bits, gemm_int8_of_8_bits;
+  // For codes from -16 to 16, with scales that are powers of two, as FileKernels::unpack leaves
+  // them.
+  decltype(gemm_int8) gemm_int8_of_powers;
   GemmBlocking bf16_blocking, int8_blocking;
   MostStreamedRows most_rows;
 

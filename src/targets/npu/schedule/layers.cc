@@ -30,24 +30,23 @@ bool IsStandard(const DecoderLayer& layer) {
          (gate.activation == Activation::kSilu || gate.activation == Activation::kGeluTanh);
 }
 
-LayerFacts FactsOf(const DecoderLayer& layer) {
-  const MatMulStep& gate = *layer.gate;
+LayerReason WhyNotLayer(const DecoderLayer& layer) {
   const AttentionStep& attention = *layer.attention;
+  if (layer.output->bias != nullptr || layer.down->bias != nullptr) return LayerReason::kBias;
+  if (attention.key_scales || attention.value_scales) return LayerReason::kQuantisedCache;
+  const bool q_norm = attention.q_norm != nullptr, k_norm = attention.k_norm != nullptr;
+  const bool norms = q_norm || k_norm;
+  if (q_norm != k_norm || attention.v_norm != nullptr || (norms && attention.norm_after_rotary)) {
+    return LayerReason::kHeadNorms;
+  }
+  if (attention.mixed_positions) return LayerReason::kPositions;
   const float epsilon = layer.qkv.front()->norm_epsilon;
-  const bool head_norms = attention.q_norm != nullptr || attention.k_norm != nullptr;
   const auto same = [&](const NormStep* norm) {
     return norm == nullptr || norm->epsilon == epsilon;
   };
-  return {.other_bias = layer.output->bias != nullptr || layer.down->bias != nullptr,
-          .quantised_cache = attention.key_scales || attention.value_scales,
-          .q_norm = attention.q_norm != nullptr,
-          .k_norm = attention.k_norm != nullptr,
-          .v_norm = attention.v_norm != nullptr,
-          .norm_after_rotary = attention.norm_after_rotary,
-          .mixed_positions = attention.mixed_positions,
-          .one_epsilon = gate.norm_epsilon == epsilon && same(layer.attention_norm) &&
-                         same(layer.output_norm) &&
-                         (!head_norms || attention.norm_epsilon == epsilon)};
+  const bool one = layer.gate->norm_epsilon == epsilon && same(layer.attention_norm) &&
+                   same(layer.output_norm) && (!norms || attention.norm_epsilon == epsilon);
+  return one ? LayerReason::kNone : LayerReason::kEpsilons;
 }
 
 npu::Invocation LayerOf(const DecoderLayer& layer, int64_t context, int64_t capacity) {
@@ -198,32 +197,31 @@ FoundDecoder FindDecoder(const npu::Manifest& overlay, const Plan& plan,
     if (attention != nullptr && attention->sequence == 1) token = attention;
   }
   if (token == nullptr) return {};
+  const auto refused = [](LayerReason reason) { return FoundDecoder{{}, Words(reason)}; };
+  if (plan.kept == nullptr) return refused(LayerReason::kNoPlan);
+  if (token->batch != 1) return refused(LayerReason::kSeveralSequences);
   Decoder decoder;
   const std::string other = ReadDecoder(plan, decoder);
-  const bool standard = other.empty() && std::ranges::all_of(decoder.layers, IsStandard);
-  const LayerReason form = WhyNotLayer(
-      {.plan = plan.kept != nullptr, .one_sequence = token->batch == 1, .standard = standard});
-  if (form == LayerReason::kNotStandard && !other.empty()) {
-    return {std::nullopt, Concat(Words(form), ": ", other)};
+  if (!other.empty()) {
+    return {std::nullopt, Concat(Words(LayerReason::kNotStandard), ": ", other)};
   }
-  if (form != LayerReason::kNone) return {std::nullopt, Words(form)};
+  if (!std::ranges::all_of(decoder.layers, IsStandard)) return refused(LayerReason::kNotStandard);
   for (size_t i = decoder.first; i < decoder.end; ++i) {
     const Reason reason = why_not(plan.steps[i]);
     if (reason != Reason::kNone) return {std::nullopt, Words(reason)};
   }
   for (const DecoderLayer& layer : decoder.layers) {
-    std::string unmet = Words(WhyNotLayer(FactsOf(layer)));
+    std::string unmet = Words(WhyNotLayer(layer));
     if (unmet.empty()) {
       constexpr int64_t kSomeCapacity = 4096;  // for any head size
       unmet = npu::UnmetRequirement(overlay, LayerOf(layer, 1, kSomeCapacity));
     }
     if (!unmet.empty()) return {std::nullopt, std::move(unmet)};
   }
-  std::string unmet = Words(WhyNotLayer({.other_bias = decoder.vocabulary->bias != nullptr}));
-  if (unmet.empty()) unmet = npu::UnmetRequirement(overlay, HeadOf(*decoder.vocabulary));
+  if (decoder.vocabulary->bias != nullptr) return refused(LayerReason::kBias);
+  std::string unmet = npu::UnmetRequirement(overlay, HeadOf(*decoder.vocabulary));
   if (!unmet.empty()) return {std::nullopt, std::move(unmet)};
-  unmet = Words(WhyNotLayer({.inner_value = ReadsInner(plan, decoder)}));
-  if (!unmet.empty()) return {std::nullopt, std::move(unmet)};
+  if (ReadsInner(plan, decoder)) return refused(LayerReason::kInnerValue);
   return {std::move(decoder), ""};
 }
 

@@ -24,7 +24,6 @@ std::string Words(Reason reason) {
       {Reason::kHeadSink, "head_sink"},
       {Reason::kSmoothSoftmax, "smooth_softmax"},
       {Reason::kWideHeads, Concat("heads of more than ", kMaxHeadDim, " dimensions")},
-      {Reason::kWindowWithoutCausality, "a window without causality"},
       {Reason::kMoreThanCache, "more tokens than the cache holds"},
       {Reason::kEmbedding, "rows of an embedding"},
       {Reason::kSeveralRows, "a vector operator on several rows"},
@@ -88,21 +87,6 @@ std::string Words(LayerReason reason) {
   return found == words.end() ? "" : found->second;
 }
 
-LayerReason WhyNotLayer(const LayerFacts& layer) {
-  if (!layer.plan) return LayerReason::kNoPlan;
-  if (!layer.one_sequence) return LayerReason::kSeveralSequences;
-  if (!layer.standard) return LayerReason::kNotStandard;
-  if (layer.other_bias) return LayerReason::kBias;
-  if (layer.quantised_cache) return LayerReason::kQuantisedCache;
-  const bool norms = layer.q_norm || layer.k_norm;
-  if (layer.q_norm != layer.k_norm || layer.v_norm || (norms && layer.norm_after_rotary)) {
-    return LayerReason::kHeadNorms;
-  }
-  if (layer.mixed_positions) return LayerReason::kPositions;
-  if (!layer.one_epsilon) return LayerReason::kEpsilons;
-  return layer.inner_value ? LayerReason::kInnerValue : LayerReason::kNone;
-}
-
 namespace {
 
 // Whether weights can be stored in a form of Q4NX.
@@ -146,7 +130,15 @@ std::string WhyWidened(const WeightForm& from, const WeightForm& to, bool planne
   return planned ? "other weights of the plan have another form" : "not a projection of a plan";
 }
 
-Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {
+namespace {
+
+struct ProjectionFacts {
+  WeightKind kind;
+  int64_t rows, n, k;
+  Numerics numerics;
+};
+
+Reason WhyNotProduct(const ProjectionFacts& projection, const HasOverlay& has) {
   const bool token = projection.rows == 1, quantised = projection.kind != WeightKind::kBf16;
   if (projection.numerics == Numerics::kInt8) return Reason::kInt8;
   if (projection.kind == WeightKind::kQ8NX) return Reason::kEightBits;
@@ -160,64 +152,73 @@ Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has
     if (parts && projection.n > kMatvecMaxBias) return Reason::kTokenInFeatures;
     return ProjectionDesign(has).empty() ? Reason::kNoTokenProjection : Reason::kNone;
   }
-  if (quantised) {
-    if (projection.rows == kAnyRows) return Reason::kNone;
-    if (!has(kDequant)) return Reason::kNoDequant;
-  }
+  if (quantised && !has(kDequant)) return Reason::kNoDequant;
   return has(kGemm) ? Reason::kNone : Reason::kNoGemm;
 }
 
-Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has) {
-  if (attention.other_keys) return Reason::kOtherKeys;
-  if (attention.hidden_keys) return Reason::kHiddenKeys;
-  if (attention.has_bias) return Reason::kAttentionBias;
-  if (attention.has_head_sink) return Reason::kHeadSink;
-  if (attention.smooth_softmax) return Reason::kSmoothSoftmax;
-  if (attention.dim > kMaxHeadDim) return Reason::kWideHeads;
-  if (!attention.causal && attention.window > 0) return Reason::kWindowWithoutCausality;
-  if (attention.more_than_cache) return Reason::kMoreThanCache;
-  if (attention.rows == kAnyRows) return Reason::kNone;
-  if (attention.rows == 1) {
+// Left padding is left out by beginning after it. This is whether other keys are hidden.
+bool HidesMore(const AttentionStep& step) {
+  if (step.key_mask != nullptr) return true;
+  for (size_t b = 0; b < step.visible_keys.size(); ++b) {
+    const Range keys = step.visible_keys[b];
+    if (keys.end != step.total_length[b] || keys.first >= keys.end) return true;
+  }
+  return false;
+}
+
+Reason WhyNotVector(int64_t rows, int64_t k, bool rows_taken, const HasOverlay& has) {
+  if (k > kVectorMaxK) return Reason::kWideRow;
+  if (rows == 1) return has(kDecode) ? Reason::kNone : Reason::kNoVectors;
+  // GEMM's overlay has norms and sums of whole blocks' columns if the kernels exist, which are for
+  // AIE2P, as are those of `decode`.
+  const bool whole = k % q4nx::kBlockCols == 0 && k <= kRowOperatorsMaxK;
+  return rows_taken && whole && has(kDecode) && has(kGemm) ? Reason::kNone : Reason::kSeveralRows;
+}
+
+}  // namespace
+
+Reason WhyNotProjection(const MatMulStep& step, const HasOverlay& has) {
+  return WhyNotProduct({step.form.kind, step.rows, step.n, step.k, step.numerics}, has);
+}
+
+Reason WhyNotAttention(const AttentionStep& step, const HasOverlay& has) {
+  const auto beyond = [&](int64_t total) {
+    return !step.windowed_cache && total > step.present_capacity;
+  };
+  if (step.key_sequence != step.sequence) return Reason::kOtherKeys;
+  if (HidesMore(step)) return Reason::kHiddenKeys;
+  if (step.bias != nullptr) return Reason::kAttentionBias;
+  if (step.head_sink != nullptr) return Reason::kHeadSink;
+  if (step.smooth_softmax) return Reason::kSmoothSoftmax;
+  if (step.dim > kMaxHeadDim) return Reason::kWideHeads;
+  if (std::ranges::any_of(step.total_length, beyond)) return Reason::kMoreThanCache;
+  if (step.sequence == 1) {
     return AttentionDesign(has).empty() ? Reason::kNoTokenAttention : Reason::kNone;
   }
   return has(kFlowQkv) ? Reason::kNone : Reason::kNoPromptAttention;
 }
 
-Reason WhyNotGather() { return Reason::kEmbedding; }
-
-Reason WhyNotExperts(const ExpertsFacts& experts, const HasOverlay& has) {
-  const auto why_not = [&](WeightKind kind, int64_t rows, int64_t n, int64_t k) {
-    return WhyNotProjection(
-        {.kind = kind, .rows = rows, .n = n, .k = k, .numerics = experts.numerics}, has);
-  };
+Reason WhyNotExperts(const MoEStep& step, const HasOverlay& has) {
   const auto of_rows = [&](int64_t rows) {
-    const Reason in = why_not(experts.kind, rows, experts.inter, experts.hidden);
+    const Reason in =
+        WhyNotProduct({step.form.kind, rows, step.inter, step.hidden, step.numerics}, has);
     if (in != Reason::kNone) return in;
-    return why_not(experts.down_kind, rows, experts.hidden, experts.inter);
+    return WhyNotProduct({step.down_form.kind, rows, step.hidden, step.inter, step.numerics}, has);
   };
-  const Reason reason = of_rows(experts.rows);
+  const Reason reason = of_rows(step.rows);
   // Of several rows, an expert may have one.
-  return reason == Reason::kNone && experts.rows > 1 ? of_rows(1) : reason;
+  return reason == Reason::kNone && step.rows > 1 ? of_rows(1) : reason;
 }
 
-Reason WhyNotVector(const VectorFacts& vector, const HasOverlay& has) {
+Reason WhyNotNorm(const NormStep& step, const HasOverlay& has) {
+  return step.gate != nullptr ? Reason::kGatedNorm : WhyNotVector(step.rows, step.k, true, has);
+}
+
+Reason WhyNotElementwise(const ElementwiseStep& step, const HasOverlay& has) {
   constexpr std::array kNoKernel = {Function::kSwiglu, Function::kSigmoid, Function::kGelu,
                                     Function::kUnit};
-  if (vector.function && std::ranges::find(kNoKernel, *vector.function) != kNoKernel.end()) {
-    return Reason::kFunction;
-  }
-  if (vector.gated) return Reason::kGatedNorm;
-  if (vector.k > kVectorMaxK) return Reason::kWideRow;
-  if (vector.rows == kAnyRows) return Reason::kNone;
-  if (vector.rows != 1) {
-    // GEMM's overlay has norms and sums of whole blocks' columns if the kernels exist, which are
-    // for AIE2P, as are those of `decode`.
-    const bool taken = !vector.function || vector.function == Function::kAdd;
-    const bool whole = vector.k % q4nx::kBlockCols == 0 && vector.k <= kRowOperatorsMaxK;
-    const bool there = has(kDecode) && has(kGemm);
-    return taken && whole && there ? Reason::kNone : Reason::kSeveralRows;
-  }
-  return has(kDecode) ? Reason::kNone : Reason::kNoVectors;
+  if (std::ranges::find(kNoKernel, step.function) != kNoKernel.end()) return Reason::kFunction;
+  return WhyNotVector(step.rows, step.k, step.function == Function::kAdd, has);
 }
 
 }  // namespace ort_aie::npu_target

@@ -1,10 +1,8 @@
 // Why the NPU leaves a step to the host: facts in, a reason out. This needs neither a device nor
-// XRT. The executor uses it for steps, and `_npu` for the nodes of a graph, whose number of rows
-// is not known yet (ort-aie explain).
+// XRT.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,7 +26,6 @@ enum class Reason {
   kHeadSink,
   kSmoothSoftmax,
   kWideHeads,
-  kWindowWithoutCausality,
   kMoreThanCache,
   kEmbedding,
   kSeveralRows,
@@ -82,20 +79,6 @@ enum class LayerReason {
 };
 std::string Words(LayerReason reason);
 
-struct LayerFacts {
-  bool plan = true;  // it is part of one
-  bool one_sequence = true;
-  bool standard = true;  // its plan has only such layers, and a vocabulary after them
-  // One projection gives queries, keys and values. Beside its own there are no biases.
-  bool other_bias = false;
-  bool quantised_cache = false;
-  bool q_norm = false, k_norm = false, v_norm = false, norm_after_rotary = false;
-  bool mixed_positions = false;
-  bool one_epsilon = true;   // of all norms
-  bool inner_value = false;  // something outside reads a value inside it
-};
-LayerReason WhyNotLayer(const LayerFacts& layer);
-
 // Whether overlays read weights of a form in some form of Q4NX: those of 4 and of 2 bits.
 bool CanBeQ4nx(const WeightForm& form);
 // The form in which the device reads such weights of a plan: the smallest that holds them all, of
@@ -107,45 +90,12 @@ WeightForm FormOfPlan(std::span<const WeightForm> weights, const HasOverlay& has
 std::string WhyWidened(const WeightForm& from, const WeightForm& to, bool planned,
                        const HasOverlay& has);
 
-// Instead of a number of rows: gives the reason that holds for any number of them.
-inline constexpr int64_t kAnyRows = -1;
-
-struct ProjectionFacts {
-  WeightKind kind = WeightKind::kQ4NX;
-  int64_t rows = kAnyRows, n = 0, k = 0;
-  Numerics numerics = Numerics::kBf16;
-};
-Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has);
-
-struct AttentionFacts {
-  int64_t rows = kAnyRows;  // of queries
-  int64_t dim = 0;
-  // hidden_keys: keys other than those before the first visible one are hidden.
-  bool other_keys = false, hidden_keys = false, has_bias = false, has_head_sink = false,
-       smooth_softmax = false, causal = true;
-  int64_t window = -1;
-  bool more_than_cache = false;
-};
-Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has);
-
-// Rows of an embedding.
-Reason WhyNotGather();
-
+Reason WhyNotProjection(const MatMulStep& step, const HasOverlay& has);
+Reason WhyNotAttention(const AttentionStep& step, const HasOverlay& has);
 // A layer of experts, which the NPU does as their projections.
-struct ExpertsFacts {
-  WeightKind kind = WeightKind::kQ4NX, down_kind = WeightKind::kQ4NX;
-  int64_t rows = kAnyRows, hidden = 0, inter = 0;
-  Numerics numerics = Numerics::kBf16;
-};
-Reason WhyNotExperts(const ExpertsFacts& experts, const HasOverlay& has);
-
-// Norms, sums, products, activations and casts by themselves. The host also does those whose input
-// it has, which only plans can tell.
-struct VectorFacts {
-  int64_t rows = kAnyRows, k = 0;
-  std::optional<Function> function = std::nullopt;  // of an ElementwiseStep
-  bool gated = false;                               // of a NormStep
-};
-Reason WhyNotVector(const VectorFacts& vector, const HasOverlay& has);
+Reason WhyNotExperts(const MoEStep& step, const HasOverlay& has);
+// By themselves: the host also does those whose input it has, which only plans can tell.
+Reason WhyNotNorm(const NormStep& step, const HasOverlay& has);
+Reason WhyNotElementwise(const ElementwiseStep& step, const HasOverlay& has);
 
 }  // namespace ort_aie::npu_target

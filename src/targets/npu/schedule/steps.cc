@@ -15,19 +15,15 @@ constexpr auto kNoDesign = [](const DeviceFacts&, const Plan&, const Step&) -> D
   return {};
 };
 
+template <typename Kind, Reason (*WhyNot)(const Kind&, const HasOverlay&)>
+Reason WhyNotOf(const Step& step, const HasOverlay& has) {
+  return WhyNot(std::get<Kind>(step), has);
+}
+
 // --- projections ---
 
 constexpr StepHandler kProjection = {
-    .why_not =
-        [](const Step& any, const HasOverlay& has) {
-          const auto& step = std::get<MatMulStep>(any);
-          return WhyNotProjection({.kind = step.form.kind,
-                                   .rows = step.rows,
-                                   .n = step.n,
-                                   .k = step.k,
-                                   .numerics = step.numerics},
-                                  has);
-        },
+    .why_not = WhyNotOf<MatMulStep, WhyNotProjection>,
     .design = [](const DeviceFacts& facts, const Plan& plan, const Step& any) -> Design {
       const auto& step = std::get<MatMulStep>(any);
       if (step.rows == 1) return ProjectionDesign(facts.has);
@@ -43,51 +39,12 @@ constexpr StepHandler kProjection = {
                 Stage& stage) { ProjectLarge(scheduling, std::get<MatMulStep>(step), stage); }};
 
 // Experts, whose projections are a plan of their own.
-constexpr StepHandler kExperts = {.why_not =
-                                      [](const Step& any, const HasOverlay& has) {
-                                        const auto& step = std::get<MoEStep>(any);
-                                        return WhyNotExperts({.kind = step.form.kind,
-                                                              .down_kind = step.down_form.kind,
-                                                              .rows = step.rows,
-                                                              .hidden = step.hidden,
-                                                              .inter = step.inter,
-                                                              .numerics = step.numerics},
-                                                             has);
-                                      },
-                                  .design = kNoDesign};
+constexpr StepHandler kExperts = {.why_not = WhyNotOf<MoEStep, WhyNotExperts>, .design = kNoDesign};
 
 // --- attention ---
 
-// Left padding is left out by beginning after it. This is whether other keys are hidden.
-bool HidesMore(const AttentionStep& step) {
-  if (step.key_mask != nullptr) return true;
-  for (size_t b = 0; b < step.visible_keys.size(); ++b) {
-    const Range keys = step.visible_keys[b];
-    if (keys.end != step.total_length[b] || keys.first >= keys.end) return true;
-  }
-  return false;
-}
-
 constexpr StepHandler kAttention = {
-    .why_not =
-        [](const Step& any, const HasOverlay& has) {
-          const auto& step = std::get<AttentionStep>(any);
-          const auto beyond = [&](int64_t total) {
-            return !step.windowed_cache && total > step.present_capacity;
-          };
-          return WhyNotAttention(
-              {.rows = step.sequence,
-               .dim = step.dim,
-               .other_keys = step.key_sequence != step.sequence,
-               .hidden_keys = HidesMore(step),
-               .has_bias = step.bias != nullptr,
-               .has_head_sink = step.head_sink != nullptr,
-               .smooth_softmax = step.smooth_softmax,
-               .causal = step.causal,
-               .window = step.window,
-               .more_than_cache = std::ranges::any_of(step.total_length, beyond)},
-              has);
-        },
+    .why_not = WhyNotOf<AttentionStep, WhyNotAttention>,
     .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> Design {
       return std::get<AttentionStep>(step).sequence == 1 ? AttentionDesign(facts.has) : Design();
     },
@@ -106,11 +63,7 @@ constexpr StepHandler kAttention = {
 // --- between projections ---
 
 constexpr StepHandler kNorm = {
-    .why_not =
-        [](const Step& any, const HasOverlay& has) {
-          const auto& step = std::get<NormStep>(any);
-          return WhyNotVector({.rows = step.rows, .k = step.k, .gated = step.gate != nullptr}, has);
-        },
+    .why_not = WhyNotOf<NormStep, WhyNotNorm>,
     .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> Design {
       return std::get<NormStep>(step).rows > 1 ? facts.prompts.gemm : kDecode;
     },
@@ -121,11 +74,7 @@ constexpr StepHandler kNorm = {
     .between = true};
 
 constexpr StepHandler kElementwise = {
-    .why_not =
-        [](const Step& any, const HasOverlay& has) {
-          const auto& step = std::get<ElementwiseStep>(any);
-          return WhyNotVector({.rows = step.rows, .k = step.k, .function = step.function}, has);
-        },
+    .why_not = WhyNotOf<ElementwiseStep, WhyNotElementwise>,
     .design = [](const DeviceFacts& facts, const Plan&, const Step& step) -> Design {
       return std::get<ElementwiseStep>(step).rows > 1 ? facts.prompts.gemm : kDecode;
     },
@@ -147,7 +96,8 @@ constexpr StepHandler kCast = {
 
 // Rows of an embedding; of a tensor on the device, see AppendIfSelection.
 constexpr StepHandler kGather = {
-    .why_not = [](const Step&, const HasOverlay&) { return WhyNotGather(); }, .design = kNoDesign};
+    .why_not = [](const Step&, const HasOverlay&) { return Reason::kEmbedding; },
+    .design = kNoDesign};
 
 constexpr StepHandler kRecurrence = {
     .why_not = [](const Step&, const HasOverlay&) { return Reason::kRecurrence; },
