@@ -124,11 +124,14 @@ inline __m512i _mm512_permutexvar_epi16(const __m512i& index, const __m512i& fro
 inline __m512 _mm512_permutexvar_ps(const __m512i& index, const __m512& from) {
   return StandinPermute<uint32_t>(index, from);
 }
-ORT_AIE_CALL __m512 _mm512_permutex2var_ps(__m512 a, __m512i order, __m512 b) {
-  const auto places = (standin_ints)order;
-  __m512 v = {};
-  for (int i = 0; i < 16; ++i) v[i] = (places[i] & 16 ? b : a)[places[i] & 15];
-  return v;
+inline __m512 _mm512_permutex2var_ps(const __m512& a, const __m512i& order, const __m512& b) {
+  int places[16];
+  float from[32], result[16];
+  __builtin_memcpy(places, &order, 64);
+  __builtin_memcpy(from, &a, 64);
+  __builtin_memcpy(from + 16, &b, 64);
+  for (int i = 0; i < 16; ++i) result[i] = from[places[i] & 31];
+  return StandinLoad<__m512>(result);
 }
 ORT_AIE_CALL __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int order) {
   __m512i v = {};

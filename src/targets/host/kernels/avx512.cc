@@ -83,10 +83,10 @@ void FusedDqpBf16Avx512(const uint8_t* blocks, int64_t k_blocks, const float* a,
 
 // 64 code bytes are 8 k x 8 pairs of out-features. One byte permute brings four k of a pair side by
 // side, as dpbusd needs them: k..k+3 in the low half, k+4..k+7 in the high half.
-template <Hint kHint, bool kSymmetric>
+template <Hint kHint, int kAhead, bool kSymmetric>
 void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                         const float* scales, const int32_t* q_sums, const BlockLayout& layout,
-                        int64_t ahead, float* y) {
+                        float* y) {
   alignas(64) static constexpr uint8_t kOrder[64] = {
       0,  8,  16, 24, 1,  9,  17, 25, 2,  10, 18, 26, 3,  11, 19, 27,  //
       4,  12, 20, 28, 5,  13, 21, 29, 6,  14, 22, 30, 7,  15, 23, 31,  //
@@ -95,13 +95,15 @@ void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a
   const __m512i order = _mm512_load_si512(kOrder);
   const __m512i spread = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
   const __m512i nibble = _mm512_set1_epi8(15);
+  const int64_t ahead = kAhead * layout.bytes;
   __m512 even = _mm512_setzero_ps(), odd = even;
   for (int64_t b = 0; b < k_blocks;
        ++b, blocks += layout.bytes, a += 256, scales += 8, q_sums += 8) {
+    if (kAhead == 0) ReadInOrder(blocks, layout.bytes);
     for (int g = 0; g < 8; ++g) {
       const uint8_t* codes = blocks + layout.codes + g * 256;
-      Prefetch<kHint>(ScalesAt(blocks, layout, g) + ahead);
-      if (!kSymmetric) Prefetch<kHint>(MinimaAt(blocks, layout, g) + ahead);
+      if (kAhead > 0) Prefetch<kHint>(ScalesAt(blocks, layout, g) + ahead);
+      if (kAhead > 0 && !kSymmetric) Prefetch<kHint>(MinimaAt(blocks, layout, g) + ahead);
       __m512i e[2] = {}, o[2] = {};
       const __m512i group =
           _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + g * 32)));
@@ -110,7 +112,7 @@ void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a
             _mm512_permutexvar_epi32(_mm512_add_epi32(spread, _mm512_set1_epi32(k / 4)), group);
         for (int half = 0; half < 2; ++half) {
           const uint8_t* source = codes + half * kHalfBytes + 8 * k;
-          Prefetch<kHint>(source + ahead);
+          if (kAhead > 0) Prefetch<kHint>(source + ahead);
           const __m512i x = _mm512_permutexvar_epi8(order, _mm512_loadu_si512(source));
           e[half] = _mm512_dpbusd_epi32(e[half], _mm512_and_si512(x, nibble), activations);
           o[half] = _mm512_dpbusd_epi32(o[half], _mm512_and_si512(_mm512_srli_epi16(x, 4), nibble),
@@ -147,9 +149,9 @@ template <Hint kHint, int kAhead>
 void FusedDqpInt8Avx512(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                         const float* scales, const int32_t* q_sums, const BlockLayout& layout,
                         float* y) {
-  (layout.symmetric ? FusedDqpInt8Blocks<kHint, true>
-                    : FusedDqpInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, layout,
-                                                        kAhead * layout.bytes, y);
+  (layout.symmetric
+       ? FusedDqpInt8Blocks<kHint, kAhead, true>
+       : FusedDqpInt8Blocks<kHint, kAhead, false>)(blocks, k_blocks, a, scales, q_sums, layout, y);
 }
 
 #include "targets/host/kernels/attention_avx512.inc"
@@ -207,11 +209,11 @@ struct ByteBlockAhead {
   }
 };
 
-// Fetches so many blocks ahead for one row.
+// Fetches so many blocks ahead for one row; 0: reads those of int8 in order.
 template <Hint kHint, int kAhead = 1>
 constexpr Kernels Avx512Kernels() {
   Kernels kernels = GenericKernels("avx512");
-  kernels.fused_dqp_bf16 = FusedDqpBf16Avx512<kHint, kAhead>;
+  kernels.fused_dqp_bf16 = FusedDqpBf16Avx512 < kHint, kAhead == 0 ? 1 : kAhead > ;
   kernels.fused_dqp_int8 = FusedDqpInt8Avx512<kHint, kAhead>;
   // Each variant for a few rows is large code: one that fetches past the caches, and one for all
   // others.
@@ -254,7 +256,7 @@ consteval Kernels AmxKernels() {
 }  // namespace
 
 extern const Kernels kAvx512Kernels, kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T2Kernels;
-extern const Kernels kAvx512TwoAheadKernels, kAvx512FourAheadKernels;
+extern const Kernels kAvx512InOrderKernels, kAvx512TwoAheadKernels, kAvx512FourAheadKernels;
 extern const Kernels kAvx512Bf16Kernels, kAvx512Bf16NtaKernels, kAvx512Bf16T0Kernels;
 extern const Kernels kAvx512Bf16T2Kernels, kAvx512Bf16TwoAheadKernels, kAvx512Bf16FourAheadKernels;
 extern const Kernels kAmxKernels;
@@ -262,6 +264,7 @@ constinit const Kernels kAvx512Kernels = Avx512Kernels<_MM_HINT_T1>();
 constinit const Kernels kAvx512NtaKernels = Avx512Kernels<_MM_HINT_NTA>();
 constinit const Kernels kAvx512T0Kernels = Avx512Kernels<_MM_HINT_T0>();
 constinit const Kernels kAvx512T2Kernels = Avx512Kernels<_MM_HINT_T2>();
+constinit const Kernels kAvx512InOrderKernels = Avx512Kernels<_MM_HINT_T1, 0>();
 constinit const Kernels kAvx512TwoAheadKernels = Avx512Kernels<_MM_HINT_T1, 2>();
 constinit const Kernels kAvx512FourAheadKernels = Avx512Kernels<_MM_HINT_T1, 4>();
 constinit const Kernels kAvx512Bf16Kernels = Avx512Bf16Kernels(OneRowBf16T1);

@@ -317,7 +317,7 @@ extern const Kernels kAvx2TwoAheadKernels, kAvx2FourAheadKernels;
 extern const Kernels kAvx2VnniT1Kernels, kAvx2VnniT2Kernels, kAvx2VnniNtaKernels;
 extern const Kernels kAvx2VnniTwoAheadKernels, kAvx2VnniFourAheadKernels;
 extern const Kernels kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T2Kernels;
-extern const Kernels kAvx512TwoAheadKernels, kAvx512FourAheadKernels;
+extern const Kernels kAvx512InOrderKernels, kAvx512TwoAheadKernels, kAvx512FourAheadKernels;
 extern const Kernels kAvx512Bf16NtaKernels, kAvx512Bf16T0Kernels, kAvx512Bf16T2Kernels;
 extern const Kernels kAvx512Bf16TwoAheadKernels, kAvx512Bf16FourAheadKernels;
 void DequantizeBlockAvx512Bf16(const uint8_t* block, const BlockLayout& layout, uint16_t* panel);
