@@ -149,14 +149,17 @@ def unechoed(typed: Typed) -> Iterator[None]:
     file = sys.stdin.fileno()
     before, quiet = termios.tcgetattr(file), termios.tcgetattr(file)
     quiet[3] &= ~(termios.ECHO | termios.ICANON)
+    # A read waits for nothing: Ctrl-C takes what `select` has seen.
+    quiet[6][termios.VMIN] = quiet[6][termios.VTIME] = 0
     done = threading.Event()
 
     def read() -> None:
         while not done.is_set():
             if select.select([file], [], [], 0.05)[0]:
-                if not (some := os.read(file, 4096)):
-                    return
-                typed.add(some)
+                if some := os.read(file, 4096):
+                    typed.add(some)
+                else:
+                    done.wait(0.05)
 
     reader = threading.Thread(target=read, name="typed", daemon=True)
     termios.tcsetattr(file, termios.TCSADRAIN, quiet)

@@ -1,9 +1,8 @@
 // aie.GatedDeltaNet(query, key, value, past, decay?, beta?, rate?, bias?) -> Y, present: linear
 // attention as com.microsoft.GatedDeltaNet, of sequences of one length. What it computes:
 // RecurrenceStep in ops/plan.h.
-//   query, key     (tokens of all sequences, or batch and tokens; key heads, key_dim) float,
-//   float16
-//                  or bfloat16
+//   query, key     (tokens of all sequences, or batch and tokens; key heads, key_dim) in floats of
+//                  32 or 16 bits
 //   value          (as query; heads, value_dim), heads a multiple of the key heads
 //   past, present  (batch, heads, value_dim, key_dim) float
 //   decay          (as query; heads), or times key_dim; beta (as query; heads). Both float, or as
