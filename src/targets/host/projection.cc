@@ -50,12 +50,20 @@ void StreamBands(const MatMulStep& step, const StreamedRows& rows, int64_t begin
 
 // --- a row of blocks as a panel, for GEMM -------------------------------------------------------
 
+// Fetches the next block into L2, because blocks are unpacked faster than they come from memory.
+// Always inlined: GCC 12 drops calls of functions that only prefetch.
+__attribute__((always_inline)) inline void FetchNext(const uint8_t* block, const BlockLayout& layout) {
+  const uint8_t* next = block + layout.bytes;
+  for (int64_t i = 0; i < layout.bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
+}
+
 // [k / 2][32][2] bfloat16.
 void Dequantize(const MatMulStep& step, const Kernels& kernels, const uint8_t* blocks,
                 uint16_t* panel) {
   const auto each = [&](auto dequantize_block) {
     const BlockLayout layout = LayoutOf(step.form, step.symmetric);
     for (int64_t k = 0; k < step.k; k += kBlockCols, blocks += layout.bytes) {
+      FetchNext(blocks, layout);
       dequantize_block(blocks, layout, panel + k * kBlockRows);
     }
   };
@@ -86,6 +94,7 @@ void Unpack(const MatMulStep& step, const Kernels& kernels, const uint8_t* block
   const auto each = [&](auto unpack_block) {
     const BlockLayout layout = LayoutOf(step.form, step.symmetric);
     for (int64_t k = 0; k < step.k; k += kBlockCols, blocks += layout.bytes) {
+      FetchNext(blocks, layout);
       unpack_block(blocks, layout, panel.codes + k * kBlockRows, panel.scales + k,
                    panel.mins == nullptr ? nullptr : panel.mins + k, panel.offsets + k);
     }
