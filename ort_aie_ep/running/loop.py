@@ -1,8 +1,8 @@
 """The generation loop: texts come and go between the steps of one model.
 
-A step of the loop is one call of the model, so that what it has reaches clients at once, and who
-comes meanwhile is seen before the next one. It computes the next token of all texts that are being
-written, and reads the weights once for all of them; or, by turns, a chunk of a prompt. Several short
+A step of the loop is one call of the model, so that its tokens reach clients at once, and who comes
+meanwhile is seen before the next one. By turns, it computes the next token of all texts that are
+being written, which reads the weights once for all of them, and a chunk of a prompt; several short
 prompts follow one another, as many as a chunk has tokens, so that no text waits longer than a
 chunk. Texts that are written lie side by side in the slots from 0 on.
 
