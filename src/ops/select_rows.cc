@@ -42,10 +42,13 @@ class SelectRows final : public Op {
       flat[b] = b * rows + (row < 0 ? row + rows : row);
     }
     if (batch == 0 || k == 0 || buffers[0] == a.data) return;
-    plan.steps.emplace_back(GatherStep{.weights = a.as<uint8_t>(),
+    // The table begins and ends with rows that are chosen: nobody reads the others.
+    const int64_t first = flat[0], last = flat[batch - 1];
+    for (int64_t b = 0; b < batch; ++b) flat[b] -= first;
+    plan.steps.emplace_back(GatherStep{.weights = a.as<uint8_t>() + BytesOf(a.type, first * k),
                                        .count = batch,
                                        .k = k,
-                                       .n = batch * rows,
+                                       .n = last - first + 1,
                                        .indices = flat,
                                        .index_type = DataType::kInt64,
                                        .y = buffers[0],
