@@ -18,8 +18,8 @@
 #include <thread>
 
 #include "q4nx/layout.h"
-#include "targets/host/bench/cases.h"
-#include "targets/host/bench/limits.h"
+#include "cases.h"
+#include "limits.h"
 #include "targets/host/weight_layout.h"
 
 namespace ort_aie::host {
