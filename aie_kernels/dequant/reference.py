@@ -13,20 +13,20 @@ from ort_aie_ep.aie_kernels.reference import (
     Context,
     Output,
     Problem,
+    dequantized,
     doubles,
     exactly,
     generator,
     nan,
     random_blocks,
 )
-from ort_aie_ep.formats import q4nx
 
 
 def problem(context: Context, p: dict[str, int]) -> Problem:
     """A problem of `dequant`."""
     count = p["blocks"]
     blocks = random_blocks(generator(p), 32 * count, 256, context.form)
-    weights = q4nx.dequantize(blocks.reshape(count, 1, -1), 32 * count, 256, context.form)
+    weights = dequantized(blocks, 32 * count, 256, context.form)
 
     if context.size("b", p) == 9216 * count:
         return _bfp16_problem(p, blocks, weights)

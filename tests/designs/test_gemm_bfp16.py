@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import numpy_q4nx as q4nx
 import pytest
 
 from ort_aie_ep.aie_kernels.dequant_bfp16 import design as dequant_bfp16
@@ -12,7 +13,7 @@ from ort_aie_ep.aie_kernels.gemm import design as gemm
 from ort_aie_ep.aie_kernels.gemm.design import pack_b, pack_b_bfp16
 from ort_aie_ep.aie_kernels.gemm_bfp16 import design as gemm_bfp16
 from ort_aie_ep.aie_kernels.reference import random_blocks
-from ort_aie_ep.formats import bfp16, q4nx
+from ort_aie_ep.formats import bfp16
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session

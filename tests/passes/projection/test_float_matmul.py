@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy_q4nx as q4nx
 import onnx
 import onnx_ir as ir
 import pytest
@@ -24,7 +25,7 @@ import ort_aie_ep
 from ort_aie_ep import _native
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats import bf16_blocks, q4nx
+from ort_aie_ep.formats import bf16_blocks
 from ort_aie_ep.graph_passes import Quantising, Report, WeightForm, run_passes
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder
