@@ -22,6 +22,7 @@ from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.model import HELP, METAVAR, opened
 from ort_aie_ep.cli.options import DraftModelOption, DraftOption, takes_options
+from ort_aie_ep.disk import size_of, size_text
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import SERVER, require
 from ort_aie_ep.runtime.options import Options
@@ -146,7 +147,6 @@ def serve_command(
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
 
-    from ort_aie_ep.disk import size_of
     from ort_aie_ep.running.loop import open_loop
     from ort_aie_ep.running.prefixes import Keeping
     from ort_aie_ep.serving.app import LOOPBACK, Server, create_app
@@ -260,8 +260,6 @@ def _on_stderr(logs: dict[str, Any]) -> dict[str, Any]:
 
 def _size(facts: Facts, limit: int) -> str:
     """What a user should know of memory, with the limit of prefixes."""
-    from ort_aie_ep.cli.tables import size_text
-
     size = facts.context * facts.token_bytes
     caches = f", each with a cache of up to {size_text(size)}" if size else ""
     kept = f"; up to {size_text(limit)} for those without a slot" if limit else ""
