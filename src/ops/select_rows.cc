@@ -7,7 +7,6 @@
 //   Y        (batch, 1, K) of A's type
 // Attribute: format. If A has one row, Y is A: nothing is copied within a plan.
 #include "base/error.h"
-#include "ops/format.h"
 #include "ops/op.h"
 
 namespace ort_aie {
@@ -16,8 +15,6 @@ namespace {
 class SelectRows final : public Op {
  public:
   enum Input { kA, kIndices, kInputCount };
-
-  explicit SelectRows(const NodeInfo& info) { CheckFormat(info.Int("format", 0)); }
 
   void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
     const Tensor& a = inputs[kA];
@@ -69,7 +66,6 @@ OpDescription DescribeSelectRows() {
   return {.name = "SelectRows",
           .inputs = SelectRows::kInputCount,
           .required_inputs = SelectRows::kInputCount,
-          .attributes = {RequiredInt("format")},
           .create = MakeOp<SelectRows>,
           .infer = InferSelectRows,
           .passes_on = true};

@@ -1,4 +1,4 @@
-#include "targets/host/bench/cases.h"
+#include "cases.h"
 
 #include <algorithm>
 #include <cmath>
