@@ -99,16 +99,14 @@ void WriteRow(const AttentionStep& step, const Kernels& kernels, int64_t token, 
   StoreRow(step, kernels, step.value_scales, kv_head, x, Advance(values, step.cache_type, to));
 }
 
-// place(b, t, kv_head) is the index of the row's first element in keys and in values.
-template <typename Place>
-void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
-               const Range& tokens, void* keys, void* values, const Place& place) {
-  const auto write = [&](int64_t b, int64_t t) {
-    for (int64_t h = 0; h < step.kv_heads; ++h) {
-      WriteRow(step, kernels, b * step.key_sequence + t, h, keys, values, place(b, t, h));
-    }
-  };
-  ForEachToken(step.batch, tokens, threads, PassNs(2 * step.kv_heads * step.dim), write);
+// Calls f(b, t, kv_head) for each new row of some tokens.
+template <typename F>
+void ForEachRow(const AttentionStep& step, const ThreadPool& threads, const Range& tokens,
+                const F& f) {
+  const int64_t token_ns = PassNs(2 * step.kv_heads * step.dim);
+  ForEachToken(step.batch, tokens, threads, token_ns, [&](int64_t b, int64_t t) {
+    for (int64_t h = 0; h < step.kv_heads; ++h) f(b, t, h);
+  });
 }
 
 }  // namespace
@@ -118,8 +116,9 @@ void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token,
   ToFloat(kernels, step.type,
           Advance(step.query, step.type, token * step.query_stride + head * step.dim), step.dim, x);
   Transform(step, kernels, x, step.q_norm, token);
-  if (step.key_scales)
+  if (step.key_scales) {
     Scale(kernels, step.key_scales, head * step.kv_heads / step.heads, step.dim, x);
+  }
 }
 
 void Scale(const Kernels& kernels, const CacheScales& scales, int64_t kv_head, int64_t dim,
@@ -135,8 +134,9 @@ void Scale(const Kernels& kernels, const CacheScales& scales, int64_t kv_head, i
 void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
                   const Range& tokens, void* keys, void* values) {
   const int64_t count = tokens.end - tokens.first;
-  WriteRows(step, kernels, threads, tokens, keys, values, [&](int64_t b, int64_t t, int64_t h) {
-    return ((b * step.kv_heads + h) * count + t - tokens.first) * step.dim;
+  ForEachRow(step, threads, tokens, [&](int64_t b, int64_t t, int64_t h) {
+    WriteRow(step, kernels, b * step.key_sequence + t, h, keys, values,
+             ((b * step.kv_heads + h) * count + t - tokens.first) * step.dim);
   });
 }
 
@@ -174,10 +174,8 @@ void WritePresentRow(const AttentionStep& step, const Kernels& kernels, int64_t 
 
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads) {
   CarryPast(step, threads);
-  const int64_t token_ns = PassNs(2 * step.kv_heads * step.dim);
-  ForEachToken(step.batch, {0, step.key_sequence}, threads, token_ns, [&](int64_t b, int64_t t) {
-    for (int64_t h = 0; h < step.kv_heads; ++h) WritePresentRow(step, kernels, b, t, h);
-  });
+  ForEachRow(step, threads, {0, step.key_sequence},
+             [&](int64_t b, int64_t t, int64_t h) { WritePresentRow(step, kernels, b, t, h); });
 }
 
 void ShiftWindow(const AttentionStep& step, const ThreadPool& threads, const Range& tokens,
