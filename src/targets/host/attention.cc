@@ -25,7 +25,8 @@ using q4nx::CeilDiv;
 // costs little compared with its products, and the blocks of rows for groups of 1 to 6, 8, 10 and
 // 12 leave no remainder.
 constexpr int64_t kTileRows = 240;
-constexpr int64_t kSplitKeys = 512;  // fewer keys are not worth a task of their own
+// Fewer keys are not worth a task of their own, unless few KV heads leave threads without work.
+constexpr int64_t kSplitKeys = 512, kFewHeads = 4;
 
 class Attention {
  public:
@@ -155,7 +156,8 @@ class Attention {
 
   // By a tile's own keys, so that a batch row's result does not depend on how long the others are.
   int64_t SplitsOf(int64_t keys) const {
-    return step_.sequence <= kFewPositions ? std::max<int64_t>(1, keys / kSplitKeys) : 1;
+    if (step_.sequence > kFewPositions) return 1;
+    return std::max<int64_t>(1, keys / (step_.kv_heads < kFewHeads ? kChunk : kSplitKeys));
   }
 
   void Attend() {
