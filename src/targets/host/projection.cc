@@ -52,7 +52,8 @@ void StreamBands(const MatMulStep& step, const StreamedRows& rows, int64_t begin
 
 // Fetches the next block into L2, because blocks are unpacked faster than they come from memory.
 // Always inlined: GCC 12 drops calls of functions that only prefetch.
-__attribute__((always_inline)) inline void FetchNext(const uint8_t* block, const BlockLayout& layout) {
+__attribute__((always_inline)) inline void FetchNext(const uint8_t* block,
+                                                     const BlockLayout& layout) {
   const uint8_t* next = block + layout.bytes;
   for (int64_t i = 0; i < layout.bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
 }

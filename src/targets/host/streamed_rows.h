@@ -20,8 +20,8 @@ constexpr int64_t RowBytes(const MatMulStep& step) {
 }
 
 // The fewest rows of blocks, of so many bytes each, that a thread takes at a time: about 64 KB, so
-// that it neither loses time to the cost of taking them (about 1 us) nor is left without work at the
-// end. Many rows of activations are bound by computing: fewer bytes take the same time.
+// that it neither loses time to the cost of taking them (about 1 us) nor is left without work at
+// the end. Many rows of activations are bound by computing: fewer bytes take the same time.
 constexpr int64_t LeastRun(int64_t row_bytes, int64_t rows) {
   constexpr int64_t kBytes = 64 * 1024, kRows = 8;
   return std::max<int64_t>(1, kBytes / (row_bytes * q4nx::CeilDiv(rows, kRows)));
