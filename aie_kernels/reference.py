@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ort_aie_ep import _native
 from ort_aie_ep.formats import bfp16 as block_format
 from ort_aie_ep.formats.q4nx import BLOCK_COLS, BLOCK_ROWS, SHIPPING, BlockForm
 from ort_aie_ep.npu.terms.design import Design
@@ -99,6 +100,12 @@ def random_blocks(
     codes = rng.integers(0, 256, (blocks, 4096), dtype=np.uint8)
     parts = [scales.view(np.uint8), *([mins.view(np.uint8)] if form.minima else []), codes]
     return np.ascontiguousarray(np.concatenate(parts, axis=1)).reshape(-1)
+
+
+def dequantized(blocks: NDArray[np.uint8], n: int, k: int, form: BlockForm) -> NDArray[np.float32]:
+    """Weights (n, k) of blocks, of any shape, in a form."""
+    shaped = blocks.reshape(form.blocks_shape(n, k))
+    return _native.dequantize(shaped, n, k, form.group, form.minima)
 
 
 # --- problems -------------------------------------------------------------------------------------

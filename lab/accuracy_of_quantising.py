@@ -65,7 +65,7 @@ def float_model(source: ModelFolder, folder: Path) -> ModelFolder:
     for node in list(model.graph):
         if node.op_type == "MatMulNBits":
             weights = MatMulNBitsWeights.of(node)
-            values = q4nx.dequantize(weights.pack(q4nx.SHIPPING), weights.n, weights.k)
+            values = _native.dequantize(weights.pack(q4nx.SHIPPING), weights.n, weights.k)
             name = (node.name or "").removesuffix("_Q4")
             table = _initializer(model.graph, f"{name[1:].replace('/', '.')}.weight", values)
             tables[weights.b] = table

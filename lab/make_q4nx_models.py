@@ -25,6 +25,7 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter, quantize
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PreTrainedConfig
 
+from ort_aie_ep import _native
 from ort_aie_ep.compiler.fastflowlm.container import read_container
 from ort_aie_ep.formats import q4nx
 
@@ -179,11 +180,13 @@ def load_file(name: str, model: Any, path: Path) -> None:
 
 def dequantize(content: np.ndarray, size: tuple[int, int], signed: bool) -> np.ndarray:
     """Weights of `size` from blocks: scale · code + min, or scale · signed code."""
-    codes, scales, minima = q4nx.unpack(content.reshape(q4nx.blocks_shape(*size)), *size)
+    blocks = content.reshape(q4nx.blocks_shape(*size))
+    codes, *factors = _native.unpack(blocks, *size)
     values = codes.astype(np.float32)
     if signed:
         values = np.where(values > 7, values - 16, values)
-    spread = [part.astype(np.float32).repeat(q4nx.GROUP, axis=1) for part in (scales, minima)]
+    floats = (part.view(q4nx.bfloat16).astype(np.float32) for part in factors)
+    spread = [part.repeat(q4nx.GROUP, axis=1) for part in floats]
     return spread[0][:, : size[1]] * values + spread[1][:, : size[1]]
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from numpy_q4nx import by_group, by_row
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import (
@@ -26,8 +27,6 @@ from ort_aie_ep.formats.q4nx import (
     GROUP,
     Array,
     BlockForm,
-    by_group,
-    by_row,
 )
 
 # In-features whose codes of one out-feature are adjacent.

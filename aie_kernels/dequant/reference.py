@@ -8,25 +8,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep.aie_kernels.gemm.design import pack_b, pack_b_bfp16
+from ort_aie_ep.aie_kernels.gemm.design import pack_b_bfp16
 from ort_aie_ep.aie_kernels.reference import (
     Context,
     Output,
     Problem,
+    dequantized,
     doubles,
     exactly,
     generator,
     nan,
     random_blocks,
 )
-from ort_aie_ep.formats import q4nx
+from ort_aie_ep.formats import bf16_blocks
 
 
 def problem(context: Context, p: dict[str, int]) -> Problem:
     """A problem of `dequant`."""
     count = p["blocks"]
     blocks = random_blocks(generator(p), 32 * count, 256, context.form)
-    weights = q4nx.dequantize(blocks.reshape(count, 1, -1), 32 * count, 256, context.form)
+    weights = dequantized(blocks, 32 * count, 256, context.form)
 
     if context.size("b", p) == 9216 * count:
         return _bfp16_problem(p, blocks, weights)
@@ -34,7 +35,7 @@ def problem(context: Context, p: dict[str, int]) -> Problem:
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
         # scale * code is exact in float32 (8 and 4 significant bits), so that numpy and the kernel
         # both round the sum to float32 and that to bfloat16: the same bits.
-        expected = exactly(pack_b(weights))
+        expected = exactly(bf16_blocks.pack(weights))
         return [Output("b", doubles(after["b"]).reshape(expected.exact.shape), expected)]
 
     return Problem("dequant", p, {"w": blocks, "b": nan(count, 8192)}, judge)

@@ -49,7 +49,6 @@ from ort_aie_ep.npu.terms.sequence import (
     at_most,
     ceil_div,
     equal,
-    evaluate,
     expr,
     less,
     maximum,
@@ -229,12 +228,6 @@ def divide(
     sweeps = ceil_div(prompt, maximum(1, longest) * 8 * chunks)
     eights = ceil_div(prompt, maximum(1, sweeps) * 8 * chunks)
     return Division(group, part, parts, sweeps, eights * 8, eights * 8 * chunks)
-
-
-def padded_prompt(device: Device, heads: int, kv_heads: int, head_dim: int, prompt: int) -> int:
-    """Tokens for which q and o of `attention` must have room."""
-    division = divide(device, heads, kv_heads, head_dim, prompt)
-    return evaluate(division.sweeps * division.super_chunk, {})
 
 
 def add_sequence(design: Design) -> Sequence:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.reference import (
     BF16,
     U_BF16,
@@ -16,11 +17,11 @@ from ort_aie_ep.aie_kernels.reference import (
     Output,
     Problem,
     Reference,
+    dequantized,
     doubles,
     generator,
     nan,
 )
-from ort_aie_ep.formats import q4nx
 
 
 def matvec(weights: Doubles, x: Doubles, bias: Doubles | float) -> Reference:
@@ -52,7 +53,8 @@ def problem(context: Context, p: dict[str, int]) -> Problem:
         added = doubles(bias) if p["bias"] else 0.0
         return [Output("y", doubles(after["y"]), matvec(w, doubles(x), added))]
 
-    blocks = q4nx.pack(codes, scales, mins if context.form.minima else None, 4, group)
+    minima = mins.view(np.uint16) if context.form.minima else None
+    blocks = _native.pack(codes, scales.view(np.uint16), minima, 4, group)
     return Problem("matvec", p, {"x": x, "w": blocks, "bias": bias, "y": nan(n)}, judge)
 
 
@@ -65,7 +67,7 @@ def part_problem(context: Context, p: dict[str, int]) -> Problem:
     n, k, blocks = p["N"], p["K"], p["K"] // 256
     before = p["row_K"] // 256 - blocks
     rows = whole.buffers["w"].reshape(n // 32, before + blocks, -1)
-    weights = q4nx.dequantize(np.ascontiguousarray(rows[:, before:]), n, k, context.form)
+    weights = dequantized(np.ascontiguousarray(rows[:, before:]), n, k, context.form)
     x, bias = whole.buffers["x"][-k:], whole.buffers["bias"]
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-import ml_dtypes
 import numpy as np
 
 from ort_aie_ep.aie_kernels import limits
@@ -20,7 +19,7 @@ from ort_aie_ep.aie_kernels.gemm.kernels import (
     GEMM_TILE_BFP16,
     GEMM_ZERO,
 )
-from ort_aie_ep.formats import bfp16
+from ort_aie_ep.formats import bf16_blocks, bfp16
 from ort_aie_ep.npu.terms.design import (
     Acquire,
     Body,
@@ -74,7 +73,7 @@ RUN_WORK = 1 << 30  # N * K of the rounds of one run: below 0.4 s on every devic
 def build(device: Device) -> Design:
     """GEMM on all columns of `device`.
 
-    A sequence `gemm(M, K, N)`: a (max(M, 64), K) bf16, b bf16 as `pack_b` gives it, c
+    A sequence `gemm(M, K, N)`: a (max(M, 64), K) bf16, b bf16 as `bf16_blocks.pack` gives it, c
     (max(M, 64), N) bf16; and those of `row_sequences` on AIE2P. Raises DesignError for a number of
     columns over which four rows of cores cannot be divided evenly.
     """
@@ -99,33 +98,16 @@ def make(name: str, device: Device, weights: Weights) -> Design:
     return design
 
 
-def pack_b(weights: np.ndarray) -> np.ndarray:
-    """B in the order in which the design reads it, and in which `dequant` writes it.
-
-    `weights` is (N, K), i.e. B transposed, as projections store it: any float type, rounded to
-    bf16 (ties to even). Gives (N/32, K/256, 4, 8, 4, 8, 8) bf16: n block, k block, k-step, kb, nb,
-    k, n. Raises DesignError unless N is a multiple of 32 and K of 256.
-    """
-    n, k = weights.shape
-    if n % PART or k % SLAB:
-        raise DesignError(
-            f"pack_b: weights of shape ({n}, {k}); N must be a multiple of 32 and K of 256: "
-            "pad with zeros"
-        )
-    blocks = weights.astype(ml_dtypes.bfloat16).reshape(n // 32, 4, 8, k // 256, 4, 8, 8)
-    return np.ascontiguousarray(blocks.transpose(0, 3, 4, 5, 1, 6, 2))
-
-
 def pack_b_bfp16(weights: np.ndarray) -> np.ndarray:
     """B in the order in which `gemm_bfp16` reads it, and in which `dequant_bfp16` writes it.
 
-    `weights` as for `pack_b`; the bfloat16 of 8 in-features share an exponent (`formats.bfp16`).
+    `weights` is (N, K), i.e. B transposed, as projections store it, N a multiple of 32 and K of
+    256; the bfloat16 of 8 in-features share an exponent (`formats.bfp16`).
     Gives (N/32, K/256, 4, 2, 8, 2, 8, 9) uint8: n block, k block, k-step, pair, kb, nb, n, byte.
-    Raises DesignError as `pack_b` does.
     """
     # n block, k block, k-step, kb, pair, nb, k, n
-    blocks = pack_b(weights).astype(np.float32)
-    blocks = blocks.reshape(*blocks.shape[:4], 2, 2, 8, 8).transpose(0, 1, 2, 4, 3, 5, 7, 6)
+    blocks = bf16_blocks.pack(weights).astype(np.float32)
+    blocks = blocks.reshape(*blocks.shape[:2], 4, 8, 2, 2, 8, 8).transpose(0, 1, 2, 4, 3, 5, 7, 6)
     return bfp16.encode(np.ascontiguousarray(blocks))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep.aie_kernels.gemm.design import pack_b, pack_b_bfp16
+from ort_aie_ep.aie_kernels.gemm.design import pack_b_bfp16
 from ort_aie_ep.aie_kernels.reference import (
     BF16,
     U_BF16,
@@ -22,6 +22,7 @@ from ort_aie_ep.aie_kernels.reference import (
     generator,
     nan,
 )
+from ort_aie_ep.formats import bf16_blocks
 
 
 def product(a: Doubles, weights: Doubles, architecture: str) -> Reference:
@@ -50,5 +51,5 @@ def problem(context: Context, p: dict[str, int]) -> Problem:
         expected = product(doubles(a[:m]), doubles(w), context.device.architecture)
         return [Output("c", doubles(after["c"][:m]), expected)]
 
-    b = pack_b(w) if context.size("b", p) == w.nbytes else pack_b_bfp16(w)
+    b = bf16_blocks.pack(w) if context.size("b", p) == w.nbytes else pack_b_bfp16(w)
     return Problem("gemm", p, {"a": a, "b": b, "c": nan(rows, n)}, judge)

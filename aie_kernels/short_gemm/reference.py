@@ -13,12 +13,12 @@ from ort_aie_ep.aie_kernels.reference import (
     Context,
     Output,
     Problem,
+    dequantized,
     doubles,
     generator,
     nan,
     random_blocks,
 )
-from ort_aie_ep.formats import q4nx
 
 
 def problem(context: Context, p: dict[str, int]) -> Problem:
@@ -27,8 +27,7 @@ def problem(context: Context, p: dict[str, int]) -> Problem:
     rows = max(m, 64)
     a = rng.standard_normal((rows, k)).astype(BF16)
     blocks = random_blocks(rng, n, k, context.form)
-    form = context.form
-    w = q4nx.dequantize(blocks.reshape(form.blocks_shape(n, k)), n, k, form).astype(BF16)
+    w = dequantized(blocks, n, k, context.form).astype(BF16)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
         expected = product(doubles(a[:m]), doubles(w), context.device.architecture)

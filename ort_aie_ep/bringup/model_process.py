@@ -10,6 +10,7 @@ import statistics
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -21,7 +22,8 @@ from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running.generate import Decoder, Tokens
 from ort_aie_ep.running.text import encode
 from ort_aie_ep.runtime.counters import npu_counters
-from ort_aie_ep.runtime.sessions import Options, open_session
+from ort_aie_ep.runtime.options import Options, Target
+from ort_aie_ep.runtime.sessions import open_session
 from ort_aie_ep.tools.bench.agreement import compare
 from ort_aie_ep.tools.bench.demo import MODEL, PROMPT
 from ort_aie_ep.tools.bench.pair import compiled_for_now
@@ -29,7 +31,9 @@ from ort_aie_ep.tools.bench.pair import compiled_for_now
 TOKENS = 16
 
 
-def measure(overlays: Path, target: str = "xrt", tokens: int = TOKENS, text: str = PROMPT) -> Token:
+def measure(
+    overlays: Path, target: Target = "xrt", tokens: int = TOKENS, text: str = PROMPT
+) -> Token:
     """The comparison of `tokens` after `text`.
 
     Raises AieError, also if the device fails.
@@ -78,7 +82,7 @@ def _decoded(
 
 def _main(overlays: str, target: str) -> int:
     try:
-        found = measure(Path(overlays), target)
+        found = measure(Path(overlays), cast(Target, target))
     except AieError as error:
         print(error, file=sys.stderr)
         return 1

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from ort_aie_ep import __version__
-from ort_aie_ep.aie_kernels.build import build, designs_on, make_design
+from ort_aie_ep.aie_kernels.build import designs_on
 from ort_aie_ep.bringup import first_token
 from ort_aie_ep.bringup.bench import Measurement
 from ort_aie_ep.bringup.cases import DesignResult, DesignRun, package_folders, read_for
@@ -25,7 +25,6 @@ from ort_aie_ep.bringup.first_token import Token
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.doctor import find_xrt_target
 from ort_aie_ep.machine import Finding, find_npu
-from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.packages.package import MANIFEST, Package
 from ort_aie_ep.npu.terms.device import device as find_device
 from ort_aie_ep.npu.terms.errors import PackageError
@@ -88,7 +87,6 @@ def validate(
     *,
     designs: Collection[str] = (),
     quick: bool = False,
-    build_missing: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Try everything with the package in `folder`, or all packages in folders of it.
@@ -98,14 +96,13 @@ def validate(
         save: receives the results so far.
         designs: only packages of these designs, and no model, which needs all of them.
         quick: leave out the shapes of a layer and the simulations, and measure with few runs.
-        build_missing: build the designs that are missing.
         progress: counts cases, measurements and the model's tokens (as one); the total is 0 until
             the overlays are read.
 
     Raises only what `save` raises.
     """
     report = Report(str(folder), datetime.now(UTC).isoformat(timespec="seconds"))
-    run = _Run(report, folder, save, designs, quick, build_missing, Count(progress, 0))
+    run = _Run(report, folder, save, designs, quick, Count(progress, 0))
     done = 0
     for name, do in run.steps.items():
         run.count.begin(name)
@@ -136,7 +133,6 @@ class _Run:
     save: Callable[[Report], None]
     designs: Collection[str]
     quick: bool
-    build_missing: bool
     count: Count
     npu: Npu | None = None
     packages: list[Package] = field(default_factory=list)
@@ -181,12 +177,12 @@ class _Run:
             return Step("skipped", "there is no device to try it on")
         device = "npu1" if self.npu.identity.generation == NPU1 else "npu2"
         wanted = self._wanted(device)
-        problems = self._build(device, wanted) if self.build_missing else []
         try:
             folders = package_folders(self.folder)
         except AieError as error:
             how = _how_to_build(device, self.designs or ["all"], self.folder)
-            return Step("failed", "; ".join([str(error), *problems]), how)
+            return Step("failed", str(error), how)
+        problems = []
         for each in sorted(folders, key=_place):
             problems += self._read(self.npu, each)
         self._plan()
@@ -204,19 +200,6 @@ class _Run:
         if self.designs or (self.folder / MANIFEST).is_file():
             return self.designs
         return list(designs_on(find_device(device), ()))
-
-    def _build(self, device: str, wanted: Collection[str]) -> list[str]:
-        """Build missing packages; returns the problems."""
-        problems = []
-        for name in wanted:
-            if (self.folder / name).is_dir():
-                continue
-            self.count.begin(f"building {name}")
-            try:
-                build_design(name, device, self.folder / name)
-            except AieError as error:
-                problems.append(f"{name} was not built: {error}")
-        return problems
 
     def _read(self, npu: Npu, folder: Path) -> list[str]:
         """Read a package if it is of a design to be tried; returns the problem with it."""
@@ -320,13 +303,6 @@ def links() -> list[Finding]:
     version = runtime_version()
     runtime = Finding("ONNX Runtime", version, "" if version else install_line([RUNTIME]))
     return [runtime, *find_npu(), find_xrt_target()]
-
-
-def build_design(name: str, device: str, folder: Path) -> None:
-    """Build the package of a design for "npu1" or "npu2". Raises AieError."""
-    design = make_design(name, find_device(device))
-    check(design)
-    build(design, folder)
 
 
 def _place(folder: Path) -> tuple[int, str]:

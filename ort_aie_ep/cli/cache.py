@@ -12,6 +12,7 @@ from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.model import HELP, METAVAR, ready
 from ort_aie_ep.cli.options import Json
+from ort_aie_ep.disk import size_text
 from ort_aie_ep.hub.names import find_name
 
 if TYPE_CHECKING:
@@ -33,12 +34,6 @@ def cache_command(
     clear: Annotated[
         bool, typer.Option("--clear", help="Remove all entries except those in use.")
     ] = False,
-    remove: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL", help="Remove this model's entries. Name it as the list does."
-        ),
-    ] = None,
     cache_dir: Annotated[
         Path | None,
         typer.Option(
@@ -54,14 +49,13 @@ def cache_command(
 
     ```
     ort-aie cache
-    ort-aie cache --remove OWNER/REPO
     ort-aie cache --clear
     ```
 
     Downloads are in huggingface_hub's cache: `hf cache ls`, `hf cache rm`.
     """
-    if clear or remove is not None:
-        _remove(cache_dir, remove)
+    if clear:
+        _remove(cache_dir, None)
     else:
         _list(cache_dir, json=json)
 
@@ -101,7 +95,7 @@ def rm_command(
 @app.command("show")
 def show_command(model: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)]) -> None:
     """Show what a model is: its context, its chat template, how tokens are chosen."""
-    from ort_aie_ep.cli.tables import facts_table, size_text
+    from ort_aie_ep.cli.tables import facts_table
     from ort_aie_ep.models.folder import section
     from ort_aie_ep.models.interface import context_length
     from ort_aie_ep.running.loop import sampling_of
@@ -131,7 +125,6 @@ def show_command(model: Annotated[Path, typer.Argument(metavar=METAVAR, help=HEL
 
 def _remove(cache_dir: Path | None, model: str | None) -> None:
     """Removes the entries of a model, or all."""
-    from ort_aie_ep.cli.tables import size_text
     from ort_aie_ep.compiler import cache_entries
     from ort_aie_ep.compiler.cache import cache_folder
 
@@ -149,7 +142,7 @@ def _remove(cache_dir: Path | None, model: str | None) -> None:
 
 
 def _list(cache_dir: Path | None, *, json: bool) -> None:
-    from ort_aie_ep.cli.tables import cache_table, size_text
+    from ort_aie_ep.cli.tables import cache_table
     from ort_aie_ep.compiler import cache_entries
     from ort_aie_ep.compiler.cache import cache_folder, code_digest
 

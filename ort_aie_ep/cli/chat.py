@@ -21,27 +21,19 @@ from ort_aie_ep.cli.model import HELP, METAVAR, opened
 from ort_aie_ep.cli.options import (
     DraftModelOption,
     DraftOption,
-    LogOption,
-    NumericsOption,
-    OnDeviceErrorOption,
-    OverlaysOption,
-    PromptChunkOption,
     SamplingOptions,
     SystemOption,
-    TargetOption,
-    Threads,
-    session_options,
     takes_options,
 )
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import require
+from ort_aie_ep.runtime.options import Options
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
     from ort_aie_ep.running.answers import Delta
     from ort_aie_ep.running.conversation import Conversation
-    from ort_aie_ep.runtime.sessions import Options
 
 # What a line may be besides a message.
 _COMMANDS = {
@@ -95,13 +87,7 @@ def chat_command(
     sampling: SamplingOptions,
     draft: DraftOption = 0,
     draft_model: DraftModelOption = None,
-    target: TargetOption = None,
-    numerics: NumericsOption = None,
-    threads: Threads = None,
-    on_device_error: OnDeviceErrorOption = None,
-    log: LogOption = None,
-    overlays: OverlaysOption = None,
-    prompt_chunk: PromptChunkOption = None,
+    options: Options,
 ) -> None:
     """Converse with a model, or ask it one question.
 
@@ -116,9 +102,6 @@ def chat_command(
     ort-aie chat COMPILED < questions.txt > answers.txt
     ```
     """
-    options = session_options(
-        target, numerics, threads, on_device_error, log, overlays, prompt_chunk
-    )
     converse(
         Talk(folder, system, context, max_tokens, sampling, draft, draft_model, not no_template),
         options,

@@ -100,8 +100,8 @@ def check_command(
 ) -> None:
     """Check that a design fits a device and makes progress.
 
-    The exit code is 1 if a design fails. Program size and stack are estimates, which only the
-    compiler can confirm.
+    The exit code is 1 if a design fails. Sizes of programs and stacks are not checked: only the
+    compiler knows them.
     """
     from ort_aie_ep.npu.checks.check import examine
 

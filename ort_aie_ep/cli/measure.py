@@ -13,20 +13,13 @@ import typer
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.model import HELP, METAVAR, local, ready
-from ort_aie_ep.cli.options import (
-    Baseline,
-    Json,
-    NumericsOption,
-    TargetOption,
-    Threads,
-    session_options,
-)
+from ort_aie_ep.cli.options import Baseline, Json, takes_options
 from ort_aie_ep.compiler.options import KvType
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.runtime.options import Options
 
 if TYPE_CHECKING:
     from ort_aie_ep.models.folder import ModelFolder
-    from ort_aie_ep.runtime.sessions import Options
 
 
 def _lengths(text: str | None) -> tuple[int, ...] | None:
@@ -48,6 +41,7 @@ def _batch_sizes(text: str | None) -> tuple[int, ...] | None:
 
 
 @app.command("bench")
+@takes_options
 def bench_command(
     context: typer.Context,
     model: Annotated[Path, typer.Argument(metavar=METAVAR, help=HELP)],
@@ -60,9 +54,6 @@ def bench_command(
     ] = 32,
     runs: Annotated[int, typer.Option(min=1, help="Interleaved runs of each.")] = 5,
     baseline: Baseline = None,
-    target: TargetOption = None,
-    numerics: NumericsOption = None,
-    threads: Threads = None,
     json: Json = False,
     batch: Annotated[
         str | None,
@@ -71,6 +62,8 @@ def bench_command(
             help="Instead measure calls with n sequences and with n tokens of one sequence.",
         ),
     ] = None,
+    *,
+    options: Options,
 ) -> None:
     """Measure speed, alone or beside another engine.
 
@@ -95,7 +88,6 @@ def bench_command(
     from ort_aie_ep.tools.bench import bench
 
     lengths = _lengths(prompt_lengths)
-    options = session_options(target, numerics, threads)
     if sizes := _batch_sizes(batch):
         _refuse_beside_batch(context)
         _bench_batches(local(model).path, baseline, sizes, runs, options, json)
@@ -123,7 +115,7 @@ def bench_command(
     ratio = " The ratio is the median over pairs of consecutive runs." if report.against else ""
     console.heading(
         f"Medians of {runs} runs of {new_tokens} decoded tokens.{ratio}\n"
-        f"Loading: {', '.join(loading)}.\n" + tables.conditions_line(threads)
+        f"Loading: {', '.join(loading)}.\n" + tables.conditions_line(options.threads)
     )
 
 
@@ -229,7 +221,10 @@ def accuracy_command(
         ),
     ] = None,
     baseline: Baseline = None,
-    threads: Threads = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of each session. Default: ONNX Runtime's choice."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure perplexity against ONNX Runtime's CPU EP.
@@ -270,6 +265,7 @@ def accuracy_command(
 
 
 @app.command("demo")
+@takes_options
 def demo_command(
     prompt: Annotated[
         str | None, typer.Option(help="Python code for the model to continue.")
@@ -281,8 +277,8 @@ def demo_command(
             metavar="DIR", help="Use this model instead of the one that ships with ort_aie_ep."
         ),
     ] = None,
-    numerics: NumericsOption = None,
-    threads: Threads = None,
+    *,
+    options: Options,
 ) -> None:
     """See a small model complete a prompt.
 
@@ -314,17 +310,11 @@ def demo_command(
         console.out.print("[bold]Compiled[/]")
         console.out.print(tables.outcomes_table(result.outcomes))
         with console.bar("demo", "runs", "opening both models") as progress:
-            shown = demo.demonstrate(
-                result.folder,
-                source,
-                session_options(None, numerics, threads),
-                workload,
-                progress,
-            )
+            shown = demo.demonstrate(result.folder, source, options, workload, progress)
     console.out.print(tables.demonstration_panels(workload.prompt, shown))
     console.out.print(tables.agreement_lines(shown.agreement), "")
     console.out.print(tables.speed_table(shown.speeds))
-    console.heading(tables.conditions_line(threads))
+    console.heading(tables.conditions_line(options.threads))
     console.next_command("ort-aie", "compile", "YOUR_MODEL", "COMPILED")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,23 +16,15 @@ from ort_aie_ep.cli.model import HELP, METAVAR, local, opened, ready
 from ort_aie_ep.cli.options import (
     DraftModelOption,
     DraftOption,
-    Host,
     Json,
-    LogOption,
-    NumericsOption,
-    OnDeviceErrorOption,
-    OverlaysOption,
-    PromptChunkOption,
     SamplingOptions,
     SystemOption,
-    TargetOption,
-    Threads,
-    session_options,
     takes_options,
 )
 from ort_aie_ep.compiler.options import CompileOptions
 from ort_aie_ep.disk import size_text
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.runtime.options import Options
 
 if TYPE_CHECKING:
     from ort_aie_ep.compiler.compiled_folder import CompileResult
@@ -166,19 +158,14 @@ def run_command(
         typer.Option(min=1, help="New tokens, at most. Default: 128, or all in a conversation."),
     ] = None,
     host: Annotated[
-        Host, typer.Option(help="Run in a plain InferenceSession, or in onnxruntime-genai.")
-    ] = Host.session,
+        Literal["session", "genai"],
+        typer.Option(help="Run in a plain InferenceSession, or in onnxruntime-genai."),
+    ] = "session",
     *,
     sampling: SamplingOptions,
     draft: DraftOption = 0,
     draft_model: DraftModelOption = None,
-    target: TargetOption = None,
-    numerics: NumericsOption = None,
-    threads: Threads = None,
-    on_device_error: OnDeviceErrorOption = None,
-    log: LogOption = None,
-    overlays: OverlaysOption = None,
-    prompt_chunk: PromptChunkOption = None,
+    options: Options,
 ) -> None:
     """Continue a prompt and report the speed, or converse.
 
@@ -198,12 +185,9 @@ def run_command(
     from ort_aie_ep.runtime.counters import npu_counters
 
     for given, name in ((draft, "draft"), (sampling.min_p, "min-p"), (prompt is None, "")):
-        if given and host is Host.genai:
+        if given and host == "genai":
             what = f"--{name} works" if name else "a conversation is"
             raise AieError(f"{what} in ort_aie_ep's own loop only: leave out --host genai")
-    options = session_options(
-        target, numerics, threads, on_device_error, log, overlays, prompt_chunk
-    )
     if prompt is None:
         from ort_aie_ep.cli.chat import Talk, converse
 
@@ -217,7 +201,7 @@ def run_command(
     with ExitStack() as models:
         model, guessing = models.enter_context(opened(folder, draft, draft_model, options.target))
         shown = models.enter_context(console.completion(prompt))
-        if host is Host.genai:
+        if host == "genai":
             timing = run_in_genai(
                 model.folder, options, prompt, count, shown.write, shown.progress,
                 sampling.given(),

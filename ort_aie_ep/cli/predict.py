@@ -25,7 +25,6 @@ def predict_command(
         str,
         typer.Argument(metavar="MODEL", help="A compiled model, or a shape such as llama-3.2-1b."),
     ],
-    device: Annotated[str, typer.Option(help="The NPU; it must have 8 columns of AIE2P.")] = "npu2",
     contexts: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +42,7 @@ def predict_command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Predict speed on an NPU from the costs of the designs.
+    """Predict speed on an NPU of 8 columns (npu2) from the costs of the designs.
 
     You do not need an NPU. The command predicts the submissions, runs, bytes and seconds of the
     steps of a compiled model, or of a model of a known shape:
@@ -65,16 +64,15 @@ def predict_command(
         raise typer.BadParameter(
             "--group and --symmetric are for shapes: a compiled model has its own form of weights"
         )
-    performance.check_device(device)
     if compiled:
-        _predict_compiled(Path(model), device, contexts, json=json)
+        _predict_compiled(Path(model), contexts, json=json)
     else:
         with console.bar("predict", "tokens") as progress:
-            simulation = performance.simulate(model, device, _tokens(contexts), progress, form)
+            simulation = performance.simulate(model, _tokens(contexts), progress, form)
         _show(simulation, json=json)
 
 
-def _predict_compiled(path: Path, device: str, contexts: str | None, *, json: bool) -> None:
+def _predict_compiled(path: Path, contexts: str | None, *, json: bool) -> None:
     from ort_aie_ep import prediction as performance
     from ort_aie_ep.prediction.compiled import read_plans
 
@@ -84,7 +82,7 @@ def _predict_compiled(path: Path, device: str, contexts: str | None, *, json: bo
     ):
         read = read_plans(model)
         simulation = performance.simulate_plans(
-            read.model, read.plans, read.positions, device, _tokens(contexts), progress
+            read.model, read.plans, read.positions, _tokens(contexts), progress
         )
     _show(simulation, json=json)
 

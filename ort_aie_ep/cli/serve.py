@@ -21,20 +21,11 @@ import typer
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.model import HELP, METAVAR, opened
-from ort_aie_ep.cli.options import (
-    DraftModelOption,
-    DraftOption,
-    LogOption,
-    NumericsOption,
-    OnDeviceErrorOption,
-    OverlaysOption,
-    PromptChunkOption,
-    TargetOption,
-    Threads,
-    session_options,
-)
+from ort_aie_ep.cli.options import DraftModelOption, DraftOption, takes_options
+from ort_aie_ep.disk import size_of, size_text
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import SERVER, require
+from ort_aie_ep.runtime.options import Options
 
 if TYPE_CHECKING:
     from ort_aie_ep.running.loop import Loop
@@ -42,6 +33,7 @@ if TYPE_CHECKING:
 
 
 @app.command("serve")
+@takes_options
 def serve_command(
     folder: Annotated[
         Path | None, typer.Argument(metavar=METAVAR, help=f"{HELP} Default: all that are here.")
@@ -132,13 +124,8 @@ def serve_command(
     ] = "16GB",
     draft: DraftOption = 0,
     draft_model: DraftModelOption = None,
-    target: TargetOption = None,
-    numerics: NumericsOption = None,
-    threads: Threads = None,
-    on_device_error: OnDeviceErrorOption = None,
-    log: LogOption = None,
-    overlays: OverlaysOption = None,
-    prompt_chunk: PromptChunkOption = None,
+    *,
+    options: Options,
 ) -> None:
     """Serve models to clients of OpenAI, Anthropic and ollama, to agents, and to a browser.
 
@@ -160,7 +147,6 @@ def serve_command(
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
 
-    from ort_aie_ep.disk import size_of
     from ort_aie_ep.running.loop import open_loop
     from ort_aie_ep.running.prefixes import Keeping
     from ort_aie_ep.serving.app import LOOPBACK, Server, create_app
@@ -184,9 +170,6 @@ def serve_command(
             raise AieError(f"{option} is for one model: give MODEL")
     if folder is not None and models is not None:
         raise AieError("give MODEL, which is then the only one, or --models")
-    options = session_options(
-        target, numerics, threads, on_device_error, log, overlays, prompt_chunk
-    )
     keeping = Keeping(
         None if cache_memory is None else size_of(cache_memory, "--cache-memory"),
         cache_dir,
@@ -277,8 +260,6 @@ def _on_stderr(logs: dict[str, Any]) -> dict[str, Any]:
 
 def _size(facts: Facts, limit: int) -> str:
     """What a user should know of memory, with the limit of prefixes."""
-    from ort_aie_ep.cli.tables import size_text
-
     size = facts.context * facts.token_bytes
     caches = f", each with a cache of up to {size_text(size)}" if size else ""
     kept = f"; up to {size_text(limit)} for those without a slot" if limit else ""

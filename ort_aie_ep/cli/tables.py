@@ -17,6 +17,7 @@ from ort_aie_ep.cli.console import environment
 from ort_aie_ep.cli.progress import amount
 from ort_aie_ep.compiler.cache_entries import Entry
 from ort_aie_ep.compiler.calibration import CacheReport
+from ort_aie_ep.disk import size_text
 from ort_aie_ep.explain.doctor import Diagnosis
 from ort_aie_ep.explain.explain import CLAIMS, CPU_EP, OURS, Explanation, NodeFate
 from ort_aie_ep.explain.tune import Tuning
@@ -142,14 +143,6 @@ def facts_table(facts: Mapping[str, str]) -> Table:
     for name, value in facts.items():
         table.add_row(name, Text(value))
     return table
-
-
-def size_text(count: int) -> str:
-    """A size in bytes, for people to read."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} bytes"
 
 
 def explanation_table(explanation: Explanation, each_node: bool) -> Table:

@@ -39,9 +39,6 @@ def validate_command(
     quick: Annotated[
         bool, typer.Option("--quick", help="Use small shapes and few runs, and do not simulate.")
     ] = False,
-    build: Annotated[
-        bool, typer.Option("--build", help="Build missing overlays with mlir_aie.")
-    ] = False,
 ) -> None:
     """Try everything on this machine's NPU, step by step, and summarise the result in three lines.
 
@@ -72,7 +69,7 @@ def validate_command(
     with console.bar("validate", "tests") as progress:
         report = validate(
             folder or overlay_folders()[-1] / (npu_device() or "npu2"), save,
-            designs=design or (), quick=quick, build_missing=build, progress=progress,
+            designs=design or (), quick=quick, progress=progress,
         )  # fmt: skip
     for step in report.steps:
         console.note(f"{step.outcome:12}{step.name}: {step.says}")

@@ -43,19 +43,3 @@ def pack(weights: Array) -> Array:
     # (block row, n / 8, n % 8, block column, k / 8, k % 8)
     parts = padded.reshape(rows, 4, 8, cols, 32, 8)
     return np.ascontiguousarray(parts.transpose(0, 3, 4, 1, 5, 2)).reshape(rows, cols, -1)
-
-
-def unpack(blocks: Array, n: int, k: int) -> Array:
-    """The inverse of `pack`: (n, k) bfloat16.
-
-    Raises:
-        AieError: blocks are not a packed (n, k) matrix.
-    """
-    if blocks.dtype != bfloat16 or blocks.shape != blocks_shape(n, k):
-        raise AieError(
-            f"blocks of a ({n}, {k}) matrix must be bfloat16 {blocks_shape(n, k)}, "
-            f"got {blocks.dtype} {blocks.shape}"
-        )
-    rows, cols, _ = blocks.shape
-    parts = blocks.reshape(rows, cols, 32, 4, 8, 8).transpose(0, 3, 5, 1, 2, 4)
-    return parts.reshape(rows * BLOCK_ROWS, cols * BLOCK_COLS)[:n, :k]

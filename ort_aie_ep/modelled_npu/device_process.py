@@ -130,11 +130,6 @@ def _start_watchdog(machine: Machine) -> None:
     env.process(watchdog())
 
 
-def designs_for(target: Device) -> dict[str, Design]:
-    """Every design that `kernels build all` builds for a device, by package."""
-    return {name: design for name, (design, _) in _overlays_for(target).items()}
-
-
 def _overlays_for(target: Device) -> dict[str, tuple[Design, SimulatedOverlay]]:
     found = {}
     for name, design in designs_on(target).items():

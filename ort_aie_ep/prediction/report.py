@@ -25,7 +25,7 @@ _PREFILL_PARTS: tuple[Part, ...] = (
 
 def plan_tables(plan: PlanSimulation) -> RenderableType:
     """What this library's plan does: time, submissions, runs, bytes, and the host's steps."""
-    title = f"{plan.model} on {plan.device}: the plan of this library"
+    title = f"{plan.model} on npu2: the plan of this library"
     shown: list[RenderableType] = []
     phases: tuple[tuple[Phase, tuple[Composition, ...], tuple[Part, ...], str, float], ...] = (
         ("token", plan.decode, _DECODE_PARTS, "ms", 1e3),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
-from ort_aie_ep.npu.terms.device import device as find_device
 from ort_aie_ep.npu.terms.errors import DesignError
 from ort_aie_ep.prediction.composition import Composition, compose, form_of
 from ort_aie_ep.prediction.recipes import Plans
@@ -23,49 +22,37 @@ class PlanSimulation:
     which the device reads its quantised weights."""
 
     model: str
-    device: str
     form: BlockForm
     decode: tuple[Composition, ...]
     prefill: tuple[Composition, ...]
 
 
-def check_device(device: str) -> None:
-    """Raises DesignError: the device is unknown, or the designs' placements do not fit it."""
-    found = find_device(device)
-    if (found.architecture, found.columns) != ("aie2p", 8):
-        raise DesignError(
-            f"device {device!r}: the performance model's placements need 8 columns of AIE2P; "
-            "known: npu2"
-        )
-
-
 def simulate(
-    model: str, device: str = "npu2", contexts: Sequence[int] | None = None,
-    progress: Progress | None = None, form: BlockForm = SHIPPING,
+    model: str, contexts: Sequence[int] | None = None, progress: Progress | None = None,
+    form: BlockForm = SHIPPING,
 ) -> PlanSimulation:  # fmt: skip
     """Predict the plan that `compile --last-logits` makes of a model of a known shape, with its
     weights in `form`; otherwise as `simulate_plans`.
 
     Raises:
-        DesignError: the performance model does not cover the model, the device or a context.
+        DesignError: the performance model does not cover the model or a context.
     """
     shape = shape_of(model)
     plans = plans_of(shape, form)
-    return simulate_plans(model, plans, shape.context, device, contexts, progress)
+    return simulate_plans(model, plans, shape.context, contexts, progress)
 
 
 def simulate_plans(
-    model: str, plans: Plans, positions: int | None, device: str = "npu2",
-    contexts: Sequence[int] | None = None, progress: Progress | None = None,
+    model: str, plans: Plans, positions: int | None, contexts: Sequence[int] | None = None,
+    progress: Progress | None = None,
 ) -> PlanSimulation:  # fmt: skip
     """Predict the plans of a compiled model at `contexts`, by default `CONTEXTS`.
 
     `progress` counts tokens of prompts.
 
     Raises:
-        DesignError: the performance model does not cover the device or a context.
+        DesignError: the performance model does not cover a context.
     """
-    check_device(device)
     chosen = _contexts(model, positions, contexts)
     decoding = tuple(compose(plans, 1, context) for context in chosen)
     count = Count(progress, sum(chosen))
@@ -74,7 +61,7 @@ def simulate_plans(
         count.begin(f"{model}, a prompt of {context} tokens")
         prompts.append(compose(plans, context, context))
         count.step(context)
-    return PlanSimulation(model, device, form_of(plans), decoding, tuple(prompts))
+    return PlanSimulation(model, form_of(plans), decoding, tuple(prompts))
 
 
 def _contexts(model: str, positions: int | None, contexts: Sequence[int] | None) -> tuple[int, ...]:

@@ -27,10 +27,8 @@ def module() -> Any:
     return onnxruntime_genai
 
 
-def open_model(folder: ModelFolder, options: Options, overlay: str = "") -> Any:
+def open_model(folder: ModelFolder, options: Options) -> Any:
     """An `onnxruntime_genai.Model`; a compiled folder's genai_config.json names the library.
-
-    `overlay` is JSON that genai lays over genai_config.json.
 
     Raises:
         AieError: genai is not installed, or the folder has no genai_config.json.
@@ -42,8 +40,6 @@ def open_model(folder: ModelFolder, options: Options, overlay: str = "") -> Any:
     config.overlay(
         json.dumps({"model": {"decoder": {"session_options": entries(folder, options)}}})
     )
-    if overlay:
-        config.overlay(overlay)
     with options.environment():
         return genai.Model(config)
 

@@ -12,10 +12,12 @@ the caches grow instead.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +26,7 @@ import numpy.typing as npt
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
-from ort_aie_ep.models.interface import TYPES, Unfit, read_interface, token_feeds
+from ort_aie_ep.models.interface import TYPES, Cache, Unfit, read_interface, token_feeds
 from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.chunks import CHUNK_ALONE
 from ort_aie_ep.running.next_step import other_ways
@@ -36,6 +38,24 @@ if TYPE_CHECKING:
 
 Tokens = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
+
+_PAGE = 4096
+
+
+def _zeros(caches: Sequence[Cache]) -> list[npt.NDArray[Any]]:
+    """Zeros for each, in one piece of memory: from 4 MB on, numpy asks the system for large pages,
+    which attention reads faster."""
+    types = [np.dtype(TYPES[cache.type][0]) for cache in caches]
+    sizes = [
+        math.prod(cache.shape) * dtype.itemsize for cache, dtype in zip(caches, types, strict=True)
+    ]
+    starts = [0, *accumulate(-(-size // _PAGE) * _PAGE for size in sizes)]
+    memory = np.zeros(starts[-1] + _PAGE, np.uint8)
+    memory = memory[-memory.ctypes.data % _PAGE :]
+    return [
+        memory[start : start + size].view(dtype).reshape(cache.shape)
+        for cache, dtype, size, start in zip(caches, types, sizes, starts, strict=False)
+    ]
 
 
 class Decoder:
@@ -113,13 +133,14 @@ class Decoder:
         """Forgets the sequence."""
         self.length = 0
         kept = bool(self._past) and self._shared  # rows beyond the length are never read
-        for cache in (*(() if kept else self._caches), *self._states):
-            try:
-                buffer = np.zeros(cache.shape, TYPES[cache.type][0])
-            except (MemoryError, OverflowError, ValueError) as error:
-                raise AieError(
-                    f"{cache.past} with the shape {cache.shape} cannot be allocated: {error}"
-                ) from error
+        new = (*(() if kept else self._caches), *self._states)
+        try:
+            buffers = _zeros(new)
+        except (MemoryError, OverflowError, ValueError) as error:
+            raise AieError(
+                f"caches with the shape {new[0].shape} cannot be allocated: {error}"
+            ) from error
+        for cache, buffer in zip(new, buffers, strict=True):
             self._past[cache.past] = sessions.ort_value(buffer, cache.type)
             if self._shared and cache in self._caches:
                 self.buffers[cache.past] = buffer

@@ -1,9 +1,10 @@
 """The generation loop: texts come and go between the steps of one model.
 
-A step of the loop computes the next token of all texts that are being written, in one call, which
-reads the weights once for all of them; then a chunk of one prompt that is being read, or several
-short prompts, so that no text waits longer than a chunk. Texts that are written lie side by side in
-the slots from 0 on.
+A step of the loop is one call of the model, so that its tokens reach clients at once, and who comes
+meanwhile is seen before the next one. By turns, it computes the next token of all texts that are
+being written, which reads the weights once for all of them, and a chunk of a prompt; several short
+prompts follow one another, as many as a chunk has tokens, so that no text waits longer than a
+chunk. Texts that are written lie side by side in the slots from 0 on.
 
 A prompt that begins like what a slot holds is not read again: the slot goes on. What the slot lacks
 and other texts had comes from `running.prefixes`, also between two chunks, when one of them is
@@ -148,6 +149,7 @@ class Loop:
         self._places = [_Slot() for _ in range(slots.count)]
         self._writing = 0  # so many slots from 0 on are being written
         self._clock = 0
+        self._room = chunk  # tokens that may be read before the next ones are written
         self._first_next = True
 
     @property
@@ -216,20 +218,16 @@ class Loop:
             place.tokens, place.text = [], None
 
     def step(self) -> list[tuple[Text, Event]]:
-        """One token of each text that is being written, and one chunk of a prompt, or of several
-        short ones. A text's last event is its usage or an error."""
-        events: list[tuple[Text, Event]] = []
+        """One token of each text that is being written, or a chunk of a prompt. A text's last event
+        is its usage or an error."""
         self._admit()
-        if self._writing:
-            events += self._write()
-        room = self._chunk
-        while room > 0 and (index := self._next_prompt()) is not None:
+        if (index := self._next_prompt()) is not None:
             size = self._part(index)
-            if size > room and room < self._chunk:
-                break
-            room -= size
-            events += self._read(index, size)
-        return events
+            if size <= self._room or self._room == self._chunk or not self._writing:
+                self._room -= size
+                return self._read(index, size)
+        self._room = self._chunk
+        return self._write()
 
     # --- slots -------------------------------------------------------------------------------
 
@@ -355,7 +353,7 @@ class Loop:
     def _write(self) -> list[tuple[Text, Event]]:
         """The next token of all texts that are being written, and those that were guessed right."""
         texts = [self._text(index) for index in range(self._writing)]
-        parts = [texts] if self.slots.together else [[text] for text in texts]
+        parts = [texts] if texts and self.slots.together else [[text] for text in texts]
         return [event for part in parts for event in self._write_part(part)]
 
     def _write_part(self, texts: list[Text]) -> list[tuple[Text, Event]]:

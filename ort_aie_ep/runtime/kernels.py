@@ -71,17 +71,6 @@ def this_cpu_by_rule() -> tuple[Chosen, ...]:
     return tuple(Chosen(*fields) for fields in _native.kernel_rules_here())
 
 
-def kernels_by_rule(vendor: str, isa: str, family: int = 0) -> tuple[Chosen, ...]:
-    """The kernels that the rules choose for a CPU of `vendor` (amd, intel or other) and `family`
-    (as CPUID has it: 25 is AMD's Zen 3 and Zen 4, 26 Zen 5; 0 is unknown) whose widest instruction
-    set is `isa`, whatever machine this runs on.
-
-    Raises:
-        ValueError: there is no such vendor or instruction set.
-    """
-    return tuple(Chosen(*fields) for fields in _native.kernel_rules(vendor, isa, family))
-
-
 def kernels_line(chosen: Iterable[Chosen], tried: Iterable[Tried] = ()) -> str:
     """A choice in one line: "avx512 (rows, int8; lookups), avx2 (one row, int8); by rules"; with
     what trials put in its place."""

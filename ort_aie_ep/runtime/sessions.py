@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.models.integrity import is_as_compiled
 from ort_aie_ep.models.interface import TYPES
+from ort_aie_ep.runtime.options import Options as Options
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -30,56 +30,6 @@ UNKNOWN_OPERATOR = "is not a registered function/op"
 # threads for all sessions (`onnxruntime.set_global_thread_pool_sizes`). Nothing else tells whether
 # a process has such a pool.
 _GLOBAL_THREADS = "use_per_session_threads must be false"
-
-
-@dataclass(frozen=True)
-class Options:
-    """A user's choices for a session.
-
-    Attributes:
-        target: ort_aie.target (auto, host, xrt, sim), or None for the environment's.
-        numerics: ort_aie.numerics (auto, bf16, int8), or None for the environment's.
-        threads: threads of the session, or None for ONNX Runtime's default.
-        on_device_error: ort_aie.on_device_error (host, raise), or None for the environment's.
-        log: ort_aie.log (warning, quiet, trace), or None for the environment's.
-        overlays: ort_aie.overlays, folders with design packages, separated by ":", or None for the
-            environment's.
-        prompt_chunk: ort_aie.prompt_chunk, tokens of a prompt that an operator works on at a time,
-            or None for the environment's.
-    """
-
-    target: str | None = None
-    numerics: str | None = None
-    threads: int | None = None
-    on_device_error: str | None = None
-    log: str | None = None
-    overlays: str | None = None
-    prompt_chunk: int | None = None
-
-    def entries(self) -> dict[str, str]:
-        """The session config entries of the options that are set."""
-        names = ("target", "numerics", "on_device_error", "log", "overlays", "prompt_chunk")
-        options = {f"ort_aie.{name}": getattr(self, name) for name in names}
-        return {name: str(value) for name, value in options.items() if value is not None}
-
-    @contextmanager
-    def environment(self) -> Iterator[None]:
-        """The same options as ORT_AIE_* variables while a session is made.
-
-        Custom ops can read session entries in ONNX Runtime 1.24 and later; in 1.23 they have only
-        the environment.
-        """
-        names = {entry: entry.upper().replace(".", "_") for entry in self.entries()}
-        before = {name: os.environ.get(name) for name in names.values()}
-        os.environ.update({names[entry]: value for entry, value in self.entries().items()})
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
 
 
 @dataclass(frozen=True)

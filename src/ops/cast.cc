@@ -3,7 +3,6 @@
 //   Y  as A
 // Attributes: dtype (TensorProto data type of Y: FLOAT, FLOAT16 or BFLOAT16), format.
 #include "base/error.h"
-#include "ops/format.h"
 #include "ops/op.h"
 
 namespace ort_aie {
@@ -11,9 +10,7 @@ namespace {
 
 class Cast final : public Op {
  public:
-  explicit Cast(const NodeInfo& info) : type_(FloatDtype(info, 0)) {
-    CheckFormat(info.Int("format", 0));
-  }
+  explicit Cast(const NodeInfo& info) : type_(FloatDtype(info, 0)) {}
 
   void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
     RequireFloat("A", inputs[0]);
@@ -44,7 +41,7 @@ OpDescription DescribeCast() {
   return {.name = "Cast",
           .inputs = 1,
           .required_inputs = 1,
-          .attributes = {RequiredInt("format"), RequiredInt("dtype")},
+          .attributes = {{.name = "dtype", .required = true}},
           .create = MakeOp<Cast>,
           .infer = InferCast};
 }

@@ -8,7 +8,6 @@
 //   present  as past: what comes before the next call's A
 // All of A's type. Attributes: taps, activation ("none" or "silu"), format.
 #include "base/error.h"
-#include "ops/format.h"
 #include "ops/op.h"
 
 namespace ort_aie {
@@ -23,7 +22,6 @@ class CausalConv final : public Op {
 
   explicit CausalConv(const NodeInfo& info)
       : taps_(info.Int("taps", 0)), silu_(info.String("activation") == "silu") {
-    CheckFormat(info.Int("format", 0));
     Require(taps_ > 0 && taps_ <= kMostTaps, "attribute taps must be 1 to ", kMostTaps, ", got ",
             taps_);
     Require(silu_ || info.String("activation") == "none",
@@ -82,7 +80,7 @@ OpDescription DescribeCausalConv() {
           .required_inputs = 2,
           .outputs = 2,
           .required_outputs = 2,
-          .attributes = {RequiredInt("format"), RequiredSize("taps"), TextAttribute("activation")},
+          .attributes = {RequiredSize("taps"), TextAttribute("activation")},
           .create = MakeOp<CausalConv>,
           .infer = InferCausalConv};
 }

@@ -13,7 +13,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "ops/format.h"
 #include "ops/op.h"
 
 namespace ort_aie {
@@ -41,9 +40,7 @@ class Elementwise final : public Op {
  public:
   enum Input { kA, kB };
 
-  Elementwise(const NodeInfo& info, Function function) : function_(function) {
-    CheckFormat(info.Int("format", 0));
-  }
+  explicit Elementwise(Function function) : function_(function) {}
 
   void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
     RequireFloat("A", inputs[kA]);
@@ -82,9 +79,8 @@ OpDescription DescribeBinary(const char* name) {
   return {.name = name,
           .inputs = 2,
           .required_inputs = 2,
-          .attributes = {RequiredInt("format")},
-          .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
-            return std::make_unique<Elementwise>(info, function);
+          .create = [](const NodeInfo&, const Options&) -> std::unique_ptr<Op> {
+            return std::make_unique<Elementwise>(function);
           },
           .infer = InferLikeA};
 }
@@ -108,9 +104,9 @@ OpDescription DescribeActivation() {
   return {.name = "Activation",
           .inputs = 1,
           .required_inputs = 1,
-          .attributes = {RequiredInt("format"), TextAttribute("function")},
+          .attributes = {TextAttribute("function")},
           .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
-            return std::make_unique<Elementwise>(info, ActivationFunction(info.String("function")));
+            return std::make_unique<Elementwise>(ActivationFunction(info.String("function")));
           },
           .infer = InferLikeA};
 }

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "ops/format.h"
 #include "ops/op.h"
 #include "ops/rotations.h"
 
@@ -42,7 +41,7 @@ constexpr int64_t kMostHeads = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMostPositions = 1 << 24;  // exact in float32, and more than models have
 
 struct AttentionAttributes {
-  int64_t num_heads, kv_num_heads, format;
+  int64_t num_heads, kv_num_heads;
   float scale;  // 0: 1 / sqrt(dim)
   float softcap, qk_norm_epsilon;
   int64_t do_rotary, rotary_interleaved, local_window_size, smooth_softmax, causal,
@@ -62,7 +61,6 @@ struct AttentionAttributes {
 AttentionAttributes ReadAttributes(const NodeInfo& info) {
   return {.num_heads = info.Int("num_heads", 0),
           .kv_num_heads = info.Int("kv_num_heads", 0),
-          .format = info.Int("format", 0),
           .scale = info.Float("scale", 0.0f),
           .softcap = info.Float("softcap", 0.0f),
           .qk_norm_epsilon = info.Float("qk_norm_epsilon", FlowAttention::kDefaultEpsilon),
@@ -208,7 +206,6 @@ FlowAttentionOp::FlowAttentionOp(const NodeInfo& info, const Options& options)
                         options.numerics != NumericsOption::kBf16),
       prompt_chunk_(options.prompt_chunk) {
   const auto& a = attributes_;
-  CheckFormat(a.format);
   Require(a.num_heads > 0 && a.kv_num_heads > 0 && a.num_heads % a.kv_num_heads == 0,
           "attribute num_heads must be a positive multiple of kv_num_heads, got num_heads=",
           a.num_heads, " kv_num_heads=", a.kv_num_heads);
@@ -683,8 +680,7 @@ OpDescription DescribeFlowAttention() {
           .outputs = 3,
           .required_outputs = 1,  // without present: a shared cache
           .typed_outputs = 3,
-          .attributes = {RequiredInt("format"),
-                         {.name = "num_heads", .required = true, .least = 1, .most = kMostHeads},
+          .attributes = {{.name = "num_heads", .required = true, .least = 1, .most = kMostHeads},
                          {.name = "kv_num_heads", .required = true, .least = 1, .most = kMostHeads},
                          {.name = "do_rotary"},
                          {.name = "rotary_interleaved"},

@@ -13,6 +13,4 @@ inline constexpr int64_t kFormatOfForms = 2;
 // Of a node that may also state a type of GGUF files, in attribute type.
 inline constexpr int64_t kFormatOfFiles = 3;
 
-void CheckFormat(int64_t format);
-
 }  // namespace ort_aie

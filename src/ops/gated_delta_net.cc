@@ -15,7 +15,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "ops/format.h"
 #include "ops/op.h"
 
 namespace ort_aie {
@@ -26,7 +25,6 @@ class GatedDeltaNet final : public Op {
   enum Input { kQuery, kKey, kValue, kPast, kDecay, kBeta, kRate, kBias, kInputCount };
 
   explicit GatedDeltaNet(const NodeInfo& info) {
-    CheckFormat(info.Int("format", 0));
     const std::string gate = info.String("gate");
     Require(gate.empty() || gate == "softplus" || gate == "sigmoid",
             "attribute gate must be softplus or sigmoid, got '", gate, "'");
@@ -148,8 +146,7 @@ OpDescription DescribeGatedDeltaNet() {
           .required_inputs = 4,
           .outputs = 2,
           .required_outputs = 2,
-          .attributes = {RequiredInt("format"),
-                         TextAttribute("gate"),
+          .attributes = {TextAttribute("gate"),
                          FloatAttribute("lower_bound"),
                          {.name = "sigmoid", .least = 0, .most = 1},
                          {.name = "unit", .least = 0, .most = 1},

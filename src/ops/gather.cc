@@ -14,7 +14,6 @@
 // Attributes: K, N, bits, format, group, minima and type as for Q4NXMatMul, dtype (TensorProto data
 // type of Y: FLOAT, FLOAT16 or BFLOAT16).
 #include "base/error.h"
-#include "ops/format.h"
 #include "ops/op.h"
 #include "ops/weights.h"
 
@@ -64,7 +63,6 @@ class Gather final : public Op {
 };
 
 std::unique_ptr<Op> MakeGather(const NodeInfo& info, const Options&) {
-  CheckFormat(info.Int("format", 0));
   const Tensor w = info.ConstantInput(Gather::kW);
   Require(static_cast<bool>(w), "input W must be a constant initializer");
   RequireFloat("W", w);
@@ -107,19 +105,18 @@ OpDescription DescribeGather() {
   return {.name = "Gather",
           .inputs = Gather::kInputCount,
           .required_inputs = Gather::kInputCount,
-          .attributes = {RequiredInt("format")},
           .create = MakeGather,
           .infer = InferTable};
 }
 
 OpDescription DescribeQ4NXGather() {
-  return {.name = "Q4NXGather",
-          .inputs = Gather::kInputCount,
-          .required_inputs = Gather::kInputCount,
-          .attributes = WithForm({RequiredSize("K"), RequiredSize("N"), {.name = "dtype"}}),
-          .create = MakeQ4NXGather,
-          .infer = InferWeights,
-          .anchor = true};
+  return WithForm({.name = "Q4NXGather",
+                   .inputs = Gather::kInputCount,
+                   .required_inputs = Gather::kInputCount,
+                   .attributes = {RequiredSize("K"), RequiredSize("N"), {.name = "dtype"}},
+                   .create = MakeQ4NXGather,
+                   .infer = InferWeights,
+                   .anchor = true});
 }
 
 }  // namespace ort_aie

@@ -20,7 +20,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "ops/format.h"
 #include "ops/op.h"
 
 namespace ort_aie {
@@ -39,7 +38,6 @@ class LinearAttention final : public Op {
       : query_heads_(info.Int("q_num_heads", 0)),
         heads_(info.Int("kv_num_heads", 0)),
         scale_(info.Float("scale", 0)) {
-    CheckFormat(info.Int("format", 0));
     Require(query_heads_ > 0 && heads_ > 0 &&
                 std::max(query_heads_, heads_) % std::min(query_heads_, heads_) == 0,
             "one of q_num_heads and kv_num_heads must be a multiple of the other, got ",
@@ -135,8 +133,6 @@ class LinearAttentionGate final : public Op {
  public:
   enum Input { kA, kBias, kFactor, kB, kInputCount };
 
-  explicit LinearAttentionGate(const NodeInfo& info) { CheckFormat(info.Int("format", 0)); }
-
   void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
     const Tensor &a = inputs[kA], &b = inputs[kB];
     RequireFloat("a", a);
@@ -176,8 +172,7 @@ OpDescription DescribeLinearAttention() {
       .required_inputs = 3,
       .outputs = 2,
       .required_outputs = 2,
-      .attributes = {RequiredInt("format"),
-                     {.name = "q_num_heads", .required = true, .least = 1, .most = kMostStates},
+      .attributes = {{.name = "q_num_heads", .required = true, .least = 1, .most = kMostStates},
                      {.name = "kv_num_heads", .required = true, .least = 1, .most = kMostStates},
                      FloatAttribute("scale")},
       .create = MakeOp<LinearAttention>,
@@ -190,7 +185,6 @@ OpDescription DescribeLinearAttentionGate() {
           .required_inputs = 3,
           .outputs = 2,
           .typed_outputs = 2,
-          .attributes = {RequiredInt("format")},
           .create = MakeOp<LinearAttentionGate>,
           .infer = InferLikeA};
 }

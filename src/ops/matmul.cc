@@ -190,10 +190,8 @@ OpDescription DescribeProjection(const char* name) {
       },
       .infer = InferProjection,
       .anchor = true};
-  if (kBf16) {
-    description.attributes.push_back(RequiredInt("format"));
-  } else {
-    description.attributes = WithForm(std::move(description.attributes));
+  if (!kBf16) {
+    description = WithForm(std::move(description));
     description.attributes.push_back({.name = "accuracy_level"});
     description.attributes.push_back({.name = "symmetric", .least = 0, .most = 1});
   }

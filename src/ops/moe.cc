@@ -176,10 +176,10 @@ void InferMoE(const ShapeContext& context) {
 }  // namespace
 
 OpDescription DescribeQ4NXMoE() {
-  return {.name = "Q4NXMoE",
-          .inputs = MoE::kInputCount,
-          .required_inputs = 4,
-          .attributes = WithForm({RequiredSize("K"),
+  return WithForm({.name = "Q4NXMoE",
+                   .inputs = MoE::kInputCount,
+                   .required_inputs = 4,
+                   .attributes = {RequiredSize("K"),
                                   RequiredSize("N"),
                                   RequiredSize("experts"),
                                   RequiredSize("top_k"),
@@ -196,10 +196,10 @@ OpDescription DescribeQ4NXMoE() {
                                   FloatAttribute("alpha"),
                                   FloatAttribute("beta"),
                                   FloatAttribute("limit"),
-                                  {.name = "limit_after", .least = 0, .most = 1}}),
-          .create = MakeOp<MoE>,
-          .infer = InferMoE,
-          .anchor = true};
+                                  {.name = "limit_after", .least = 0, .most = 1}},
+                   .create = MakeOp<MoE>,
+                   .infer = InferMoE,
+                   .anchor = true});
 }
 
 }  // namespace ort_aie

@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "ops/format.h"
 #include "ops/op.h"
 #include "ops/sizes.h"
 
@@ -34,7 +33,6 @@ void CopyWhole(const Tensor& a, void* y, Plan& plan) {
 class Reshape final : public Op {
  public:
   explicit Reshape(const NodeInfo& info) : sizes_(SizesOf(info.String("sizes"))) {
-    CheckFormat(info.Int("format", 0));
     Require(sizes_.size() <= Shape::kInPlace, "attribute sizes has ", sizes_.size(),
             " numbers, expected at most ", Shape::kInPlace);
   }
@@ -88,7 +86,6 @@ class Split final : public Op {
  public:
   explicit Split(const NodeInfo& info)
       : axis_(static_cast<size_t>(info.Int("axis", 0))), sizes_(SizesOf(info.String("sizes"))) {
-    CheckFormat(info.Int("format", 0));
     Require(sizes_.size() <= kMostOutputs && std::ranges::min(sizes_) >= 0,
             "attribute sizes must have 1 to ", kMostOutputs, " numbers of 0 or more");
     Size sum = 0;
@@ -146,9 +143,7 @@ void InferSplit(const ShapeContext& context) {
 
 class Transpose final : public Op {
  public:
-  explicit Transpose(const NodeInfo& info) : axis_(static_cast<size_t>(info.Int("axis", 1))) {
-    CheckFormat(info.Int("format", 0));
-  }
+  explicit Transpose(const NodeInfo& info) : axis_(static_cast<size_t>(info.Int("axis", 1))) {}
 
   void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
     const Tensor& a = inputs[0];
@@ -237,7 +232,7 @@ OpDescription DescribeReshape() {
   return {.name = "Reshape",
           .inputs = 1,
           .required_inputs = 1,
-          .attributes = {RequiredInt("format"), TextAttribute("sizes")},
+          .attributes = {TextAttribute("sizes")},
           .create = MakeOp<Reshape>,
           .infer = InferReshape,
           .passes_on = true};
@@ -248,8 +243,7 @@ OpDescription DescribeSplit() {
           .inputs = 1,
           .required_inputs = 1,
           .outputs = kMostOutputs,
-          .attributes = {RequiredInt("format"),
-                         {.name = "axis", .required = true, .least = 0, .most = Shape::kInPlace},
+          .attributes = {{.name = "axis", .required = true, .least = 0, .most = Shape::kInPlace},
                          TextAttribute("sizes")},
           .create = MakeOp<Split>,
           .infer = InferSplit};
@@ -259,8 +253,7 @@ OpDescription DescribeTranspose() {
   return {.name = "Transpose",
           .inputs = 1,
           .required_inputs = 1,
-          .attributes = {RequiredInt("format"),
-                         {.name = "axis", .least = 1, .most = Shape::kInPlace - 2}},
+          .attributes = {{.name = "axis", .least = 1, .most = Shape::kInPlace - 2}},
           .create = MakeOp<Transpose>,
           .infer = InferTranspose,
           .passes_on = true};

@@ -6,7 +6,6 @@
 // Attributes: K, N, format.
 #include "base/error.h"
 #include "ops/eligibility.h"
-#include "ops/format.h"
 #include "ops/op.h"
 
 namespace ort_aie {
@@ -17,7 +16,6 @@ class NarrowMatMul final : public Op {
   enum Input { kA, kW, kInputCount };
 
   explicit NarrowMatMul(const NodeInfo& info) : k_(info.Int("K", 0)), n_(info.Int("N", 0)) {
-    CheckFormat(info.Int("format", 0));
     Require(k_ > 0 && n_ > 0 && n_ <= kMostNarrowColumns,
             "attributes K and N must be positive, N at most ", kMostNarrowColumns, ", got ", k_,
             " and ", n_);
@@ -62,7 +60,7 @@ OpDescription DescribeNarrowMatMul() {
   return {.name = "NarrowMatMul",
           .inputs = NarrowMatMul::kInputCount,
           .required_inputs = NarrowMatMul::kInputCount,
-          .attributes = {RequiredInt("format"), RequiredSize("K"), RequiredSize("N")},
+          .attributes = {RequiredSize("K"), RequiredSize("N")},
           .create = MakeOp<NarrowMatMul>,
           .infer = InferNarrowMatMul};
 }

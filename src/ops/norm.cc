@@ -19,7 +19,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "ops/format.h"
 #include "ops/op.h"
 
 namespace ort_aie {
@@ -37,7 +36,6 @@ class Norm final : public Op {
   enum Input { kA, kWeight, kSkipOrGate, kInputCount };
 
   explicit Norm(const NodeInfo& info) : k_(info.Int("K", 0)), epsilon_(info.Float("epsilon", 0)) {
-    CheckFormat(info.Int("format", 0));
     Require(k_ > 0, "attribute K must be positive, got ", k_);
     Require(std::isfinite(epsilon_) && epsilon_ >= 0,
             "attribute epsilon must be a finite number of 0 or more, got ", epsilon_);
@@ -91,7 +89,7 @@ OpDescription DescribeRMSNorm() {
           .inputs = Norm<false>::kInputCount,
           .required_inputs = 2,
           .outputs = 2,
-          .attributes = {RequiredInt("format"), RequiredSize("K"), FloatAttribute("epsilon")},
+          .attributes = {RequiredSize("K"), FloatAttribute("epsilon")},
           .create = MakeOp<Norm<false>>,
           .infer = InferLikeA};
 }
@@ -100,8 +98,7 @@ OpDescription DescribeGatedRMSNorm() {
   return {.name = "GatedRMSNorm",
           .inputs = Norm<true>::kInputCount,
           .required_inputs = Norm<true>::kInputCount,
-          .attributes = {RequiredInt("format"), RequiredSize("K"), FloatAttribute("epsilon"),
-                         TextAttribute("activation")},
+          .attributes = {RequiredSize("K"), FloatAttribute("epsilon"), TextAttribute("activation")},
           .create = MakeOp<Norm<true>>,
           .infer = InferLikeA};
 }

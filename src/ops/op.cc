@@ -32,33 +32,48 @@ ShapeContext::Dim DimOf(const ShapeContext& context, const char* attribute) {
 void InferLikeA(const ShapeContext& context) { context.SetOutput(0, RequiredActivations(context)); }
 
 std::span<const OpDescription> AllOps() {
-  static const std::array all = {
-      DescribeQ4NXMatMul(),
-      DescribeGemm(),
-      DescribeQ4NXGatedMLP(),
-      DescribeGatedGemm(),
-      DescribeQ4NXGather(),
-      DescribeFlowAttention(),
-      DescribeRMSNorm(),
-      DescribeAdd(),
-      DescribeMul(),
-      DescribeActivation(),
-      DescribeCast(),
-      DescribeGather(),
-      DescribeSelectRows(),
-      DescribeQ4NXMoE(),
-      DescribeGatedRMSNorm(),
-      DescribeSwiglu(),
-      DescribeReshape(),
-      DescribeSplit(),
-      DescribeTranspose(),
-      DescribeNarrowMatMul(),
-      DescribeCausalConv(),
-      DescribeLinearAttention(),
-      DescribeLinearAttentionGate(),
-      DescribeGatedDeltaNet(),
-  };
+  static const auto all = [] {
+    std::array ops = {
+        DescribeQ4NXMatMul(),
+        DescribeGemm(),
+        DescribeQ4NXGatedMLP(),
+        DescribeGatedGemm(),
+        DescribeQ4NXGather(),
+        DescribeFlowAttention(),
+        DescribeRMSNorm(),
+        DescribeAdd(),
+        DescribeMul(),
+        DescribeActivation(),
+        DescribeCast(),
+        DescribeGather(),
+        DescribeSelectRows(),
+        DescribeQ4NXMoE(),
+        DescribeGatedRMSNorm(),
+        DescribeSwiglu(),
+        DescribeReshape(),
+        DescribeSplit(),
+        DescribeTranspose(),
+        DescribeNarrowMatMul(),
+        DescribeCausalConv(),
+        DescribeLinearAttention(),
+        DescribeLinearAttentionGate(),
+        DescribeGatedDeltaNet(),
+    };
+    for (OpDescription& op : ops) op.attributes.push_back({.name = "format", .required = true});
+    return ops;
+  }();
   return all;
+}
+
+std::unique_ptr<Op> MakeOp(const OpDescription& op, const NodeInfo& info, const Options& options) {
+  const int64_t format = info.Int("format", 0);
+  const std::string known = op.last_format == kFormat
+                                ? Concat("format ", kFormat)
+                                : Concat("formats ", kFormat, " to ", op.last_format);
+  Require(format >= kFormat && format <= op.last_format, "the model has format ", format,
+          ", but this library reads ", known,
+          "; compile the model again with this version (ort-aie compile)");
+  return op.create(info, options);
 }
 
 const OpDescription* FindOp(std::string_view name) {

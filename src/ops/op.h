@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "ops/format.h"
 #include "ops/options.h"
 #include "ops/plan.h"
 
@@ -81,7 +82,6 @@ struct AttributeRule {
   int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
 };
 
-constexpr AttributeRule RequiredInt(const char* name) { return {.name = name, .required = true}; }
 constexpr AttributeRule RequiredSize(const char* name) {
   return {.name = name, .required = true, .least = 1};
 }
@@ -98,7 +98,9 @@ struct OpDescription {
   // Outputs whose types a node's readers need. ONNX Runtime before 1.28 infers types of required
   // outputs only, so these are required there.
   size_t typed_outputs = 0;
-  std::vector<AttributeRule> attributes;  // recipes are checked by these before an op is made
+  // Recipes are checked by these before an op is made. `format` is one of every op's.
+  std::vector<AttributeRule> attributes = {};
+  int64_t last_format = kFormat;
   // Throws Error if attributes or weights do not fit together.
   std::unique_ptr<Op> (*create)(const NodeInfo& info, const Options& options);
   void (*infer)(const ShapeContext& context);
@@ -113,7 +115,9 @@ inline constexpr size_t kMostInputs = 20, kMostOutputs = 4;
 // What descriptions are made of.
 template <typename K>
 std::unique_ptr<Op> MakeOp(const NodeInfo& info, const Options& options) {
-  if constexpr (std::is_constructible_v<K, const NodeInfo&>) {
+  if constexpr (std::is_default_constructible_v<K>) {
+    return std::make_unique<K>();
+  } else if constexpr (std::is_constructible_v<K, const NodeInfo&>) {
     return std::make_unique<K>(info);
   } else {
     return std::make_unique<K>(info, options);
@@ -130,6 +134,8 @@ ShapeContext::Dim DimOf(const ShapeContext& context, const char* attribute);
 // One output, of A's type and shape.
 void InferLikeA(const ShapeContext& context);
 
+// Throws Error for a format that the op does not have, or as its `create`.
+std::unique_ptr<Op> MakeOp(const OpDescription& op, const NodeInfo& info, const Options& options);
 std::span<const OpDescription> AllOps();
 // Null if the op is unknown.
 const OpDescription* FindOp(std::string_view name);

@@ -58,7 +58,7 @@ Program::Program(Recipe recipe, const Constants& constants, const Options& optio
       if (value != Recipe::kAbsent) last[Index(value)] = i;
     }
     try {
-      steps_.push_back({op->create(StepInfo(step, known), options), op, {}});
+      steps_.push_back({MakeOp(*op, StepInfo(step, known), options), op, {}});
     } catch (const Error& error) {
       FailAt(i, error);
     }

@@ -7,7 +7,6 @@
 //   Y        (batch, 1, K) of A's type
 // Attribute: format. If A has one row, Y is A: nothing is copied within a plan.
 #include "base/error.h"
-#include "ops/format.h"
 #include "ops/op.h"
 
 namespace ort_aie {
@@ -16,8 +15,6 @@ namespace {
 class SelectRows final : public Op {
  public:
   enum Input { kA, kIndices, kInputCount };
-
-  explicit SelectRows(const NodeInfo& info) { CheckFormat(info.Int("format", 0)); }
 
   void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
     const Tensor& a = inputs[kA];
@@ -42,10 +39,13 @@ class SelectRows final : public Op {
       flat[b] = b * rows + (row < 0 ? row + rows : row);
     }
     if (batch == 0 || k == 0 || buffers[0] == a.data) return;
-    plan.steps.emplace_back(GatherStep{.weights = a.as<uint8_t>(),
+    // The table begins and ends with rows that are chosen: nobody reads the others.
+    const int64_t first = flat[0], last = flat[batch - 1];
+    for (int64_t b = 0; b < batch; ++b) flat[b] -= first;
+    plan.steps.emplace_back(GatherStep{.weights = a.as<uint8_t>() + BytesOf(a.type, first * k),
                                        .count = batch,
                                        .k = k,
-                                       .n = batch * rows,
+                                       .n = last - first + 1,
                                        .indices = flat,
                                        .index_type = DataType::kInt64,
                                        .y = buffers[0],
@@ -66,7 +66,6 @@ OpDescription DescribeSelectRows() {
   return {.name = "SelectRows",
           .inputs = SelectRows::kInputCount,
           .required_inputs = SelectRows::kInputCount,
-          .attributes = {RequiredInt("format")},
           .create = MakeOp<SelectRows>,
           .infer = InferSelectRows,
           .passes_on = true};

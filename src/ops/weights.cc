@@ -24,13 +24,7 @@ std::string Described(const WeightForm& form) {
 
 WeightForm FormOf(const WeightAttributes& attributes) {
   const auto& [k, n, bits, format, group, minima, type, bf16] = attributes;
-  if (bf16) {
-    CheckFormat(format);
-    return {WeightKind::kBf16};
-  }
-  Require(format >= kFormat && format <= kFormatOfFiles, "the model has format ", format,
-          ", but this library reads formats ", kFormat, " to ", kFormatOfFiles,
-          "; compile the model again with this version (ort-aie compile)");
+  if (bf16) return {WeightKind::kBf16};
   if (!type.empty()) {
     Require(format == kFormatOfFiles, "attribute type needs format ", kFormatOfFiles, ", got ",
             format);
@@ -56,13 +50,13 @@ FileType FileTypeNamed(const std::string& name) {
        "'");
 }
 
-std::vector<AttributeRule> WithForm(std::vector<AttributeRule> others) {
-  others.push_back({.name = "format", .required = true});
-  others.push_back({.name = "bits", .least = 2, .most = 8});
-  others.push_back({.name = "group", .least = 32, .most = 256});
-  others.push_back({.name = "minima", .least = 0, .most = 1});
-  others.push_back({.name = "type", .kind = AttributeRule::kString});
-  return others;
+OpDescription WithForm(OpDescription op) {
+  op.last_format = kFormatOfFiles;
+  op.attributes.push_back({.name = "bits", .least = 2, .most = 8});
+  op.attributes.push_back({.name = "group", .least = 32, .most = 256});
+  op.attributes.push_back({.name = "minima", .least = 0, .most = 1});
+  op.attributes.push_back(TextAttribute("type"));
+  return op;
 }
 
 WeightAttributes ReadWeightAttributes(const NodeInfo& info) {
@@ -82,11 +76,6 @@ void StateForm(const WeightForm& form, std::map<std::string, int64_t>& attribute
   attributes["format"] = kFormatOfForms;
   attributes["group"] = form.group;
   attributes["minima"] = form.minima ? 1 : 0;
-}
-
-void CheckFormat(int64_t format) {
-  Require(format == kFormat, "the model has format ", format, ", but this library reads format ",
-          kFormat, "; compile the model again with this version (ort-aie compile)");
 }
 
 Shape BlocksShape(int64_t n, int64_t k, const WeightForm& form) {

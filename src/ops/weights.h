@@ -30,8 +30,8 @@ WeightAttributes ReadWeightAttributes(const NodeInfo& info);
 FileType FileTypeNamed(const std::string& name);
 // Writes bits, format, group and minima, those that are not the default, of a form without a type.
 void StateForm(const WeightForm& form, std::map<std::string, int64_t>& attributes);
-// For the description of an op: the attributes of a form, and its other ones.
-std::vector<AttributeRule> WithForm(std::vector<AttributeRule> others);
+// An op, with the attributes and the formats of weights that have a form.
+OpDescription WithForm(OpDescription op);
 
 // The shape of n x k weights: (ceil(n/32), ceil(k/columns), BlockBytes) uint8, or 8192 bfloat16.
 Shape BlocksShape(int64_t n, int64_t k, const WeightForm& form);

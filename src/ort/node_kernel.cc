@@ -25,7 +25,7 @@ class OpKernel final : public NodeKernel {
       : node_(std::move(node)),
         description_(op),
         options_(options),
-        op_(op.create(info, options_)) {}
+        op_(MakeOp(op, info, options_)) {}
 
   void Compute(const KernelContext& context) const override {
     std::array<Tensor, kMostInputs> inputs;

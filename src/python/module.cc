@@ -428,7 +428,7 @@ py::tuple AttentionChunk(const Array<float>& q, const Array<float>& k, const Arr
     kernels.transpose_keys(k.data(), keys, dim, transposed.data());
     kernels.scores_transposed(q.data(), rows, dim, transposed.data(), keys, scale, s.data());
   } else {
-    kernels.scores[kernel](q.data(), rows, dim, k_rows.data(), keys, scale, s.data());
+    kernels.scores[kernel](q.data(), rows, dim, k_rows.data(), keys, scale, nullptr, s.data());
   }
 
   Array<float> scores({rows, keys}), f({rows, keys}), sums({rows}), y({rows, dim});
@@ -458,7 +458,8 @@ py::tuple AttentionChunk(const Array<float>& q, const Array<float>& k, const Arr
     kernels.softmax(s.data(), rows, keys, max.data(), sums.mutable_data(), correction.data());
     const auto of = path == "many" ? host::kCacheFloat32 : kernel;
     const void* values = path == "many" ? v.data() : v_rows.data();
-    kernels.accumulate[of](s.data(), rows, values, keys, dim, correction.data(), y.mutable_data());
+    kernels.accumulate[of](s.data(), rows, values, keys, dim, correction.data(), nullptr,
+                           y.mutable_data());
   }
   copy(f);
   return py::make_tuple(scores, f, sums, y);

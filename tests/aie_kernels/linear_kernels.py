@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy_q4nx as q4nx
 from standin import Array, aligned, bfloat16, f64, to_bf16
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.cycles import form_scalars
-from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import SHIPPING, BlockForm
 
 ROWS, COLUMNS, GROUP = q4nx.BLOCK_ROWS, q4nx.BLOCK_COLS, q4nx.GROUP

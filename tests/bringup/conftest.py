@@ -52,18 +52,17 @@ def run(
     def validated(
         quick: bool = True, wanted: Sequence[str] = (), constants: bool = False, designs: Any = (),
         look: Any = lambda: [Finding("NPU", "NPU2")], token: Any = lambda folder: TOKEN,
-        build: Any = None, progress: Any = None, **options: Any,
+        progress: Any = None, **options: Any,
     ) -> tuple[Report, Recorder]:  # fmt: skip
         monkeypatch.setattr(steps, "links", look)
         monkeypatch.setattr(first_token, "run_apart", token)
-        monkeypatch.setattr(steps, "build_design", build)
         monkeypatch.setattr(steps, "designs_on", lambda *_: dict.fromkeys(wanted))
         recorder = record(**options)
         if not constants:
             monkeypatch.setattr(steps, "measure", _measured)
         report = validate(
             site.folder / "overlays", lambda made: write(made, site.folder / "day.json"),
-            quick=quick, designs=designs, build_missing=build is not None, progress=progress,
+            quick=quick, designs=designs, progress=progress,
         )  # fmt: skip
         return report, recorder
 

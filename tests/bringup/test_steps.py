@@ -164,17 +164,6 @@ def test_a_missing_overlay_is_named_with_what_builds_it(try_it: Any, site: Site)
     assert f"Ort-aie kernels build dequant --device npu2 --out {folder}." in verdict(day)[2]
 
 
-def test_what_is_missing_is_built_where_that_is_asked_for(try_it: Any, site: Site) -> None:
-    def build(name: str, device: str, folder: Path) -> None:
-        if name == "micro":
-            raise AieError("aiecc is not installed")
-        site.add(name).rename(folder)
-
-    day = try_it(designs=(), build=build)
-    assert "missing: micro" in day.steps[2].says
-    assert outcomes(day)["shapes of a layer"] == "done"
-
-
 @pytest.mark.parametrize(
     ("token", "says"),
     [

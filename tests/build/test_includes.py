@@ -28,7 +28,6 @@ MAY_INCLUDE = {
     "targets/host": f"base ops q4nx targets/target.h {TRACE} targets/host/kernels",
     # file_forms.h is a table of constants, which only the compiler looks into.
     "targets/host/kernels": "base/platform.h q4nx/file_forms.h targets/host/kernels/generic",
-    "targets/host/bench": "base/platform.h q4nx targets/host targets/host/kernels",
     "targets/npu": f"base npu ops q4nx targets/target.h {TRACE} {HOST_FOR_NPU} "
     "targets/npu/fused_decode targets/npu/schedule",
     # It decides without a device; what the host does with data is in functions that others call.

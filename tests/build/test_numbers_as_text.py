@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[2] / "src"
-# A program of its own, which sets no locale.
-BENCH = SRC / "targets/host/bench"
-FILES = sorted(
-    path
-    for path in SRC.rglob("*")
-    if path.suffix in (".cc", ".h", ".inc") and BENCH not in path.parents
-)
+FILES = sorted(path for path in SRC.rglob("*") if path.suffix in (".cc", ".h", ".inc"))
 pytestmark = pytest.mark.skipif(not FILES, reason="no C++ sources beside the tests")
 
 # What follows the process's locale.

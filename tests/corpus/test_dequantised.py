@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy_q4nx as q4nx
 import onnx
 import onnx_ir as ir
 import pytest
@@ -15,7 +16,6 @@ from op_models import open_session, run
 from weights import dequantisations, dequantised
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import run_passes
 from ort_aie_ep.graph_passes.projection import dequantize
 from ort_aie_ep.models.onnx_file import load_model

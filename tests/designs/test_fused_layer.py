@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+import numpy_q4nx as q4nx
 import pytest
 from time_only import TimeOnly
 
@@ -14,7 +15,6 @@ from ort_aie_ep.aie_kernels.fused_layer import design as fused_layer
 from ort_aie_ep.aie_kernels.fused_layer.reference import Layer, Operators
 from ort_aie_ep.aie_kernels.reference import BF16, bits, random_blocks
 from ort_aie_ep.bringup.problems import GEMMA, LLAMA
-from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.checks.check import check
 from ort_aie_ep.npu.packages.package import manifest

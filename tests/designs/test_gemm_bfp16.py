@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import numpy_q4nx as q4nx
 import pytest
 
 from ort_aie_ep.aie_kernels.dequant_bfp16 import design as dequant_bfp16
 from ort_aie_ep.aie_kernels.fused_layer.reference import widened
 from ort_aie_ep.aie_kernels.gemm import design as gemm
-from ort_aie_ep.aie_kernels.gemm.design import pack_b, pack_b_bfp16
+from ort_aie_ep.aie_kernels.gemm.design import pack_b_bfp16
 from ort_aie_ep.aie_kernels.gemm_bfp16 import design as gemm_bfp16
 from ort_aie_ep.aie_kernels.reference import random_blocks
-from ort_aie_ep.formats import bfp16, q4nx
+from ort_aie_ep.formats import bf16_blocks, bfp16
 from ort_aie_ep.formats.q4nx import BlockForm
 from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
@@ -49,7 +50,7 @@ def test_products_have_the_bits_of_gemm(name: str, m: int, k: int, n: int) -> No
     a, weights = random_operands(m, k, n)
     on = device(name)
     narrow, fewer = run(gemm_bfp16.build(on), a, pack_b_bfp16(weights), n)
-    wide, more = run(gemm.build(on), a, pack_b(weights), n)
+    wide, more = run(gemm.build(on), a, bf16_blocks.pack(weights), n)
     assert np.isfinite(wide.astype(np.float32)).all()
     assert narrow.tobytes() == wide.tobytes()
     assert fewer.written == more.written

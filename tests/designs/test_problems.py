@@ -27,6 +27,7 @@ from ort_aie_ep.aie_kernels.short_gemm import reference as short_gemm
 from ort_aie_ep.aie_kernels.vector_ops import reference as vectors
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.device import device
+from ort_aie_ep.npu.terms.sequence import evaluate
 
 Shape = dict[str, int]
 Make = Callable[[Context, Shape], Problem]
@@ -351,7 +352,8 @@ def keys_read(shape: Shape, queries: int) -> int:
 
 def qkv_read(shape: Shape, queries: int) -> int:
     heads, kv, dim = shape["heads"], shape["kv_heads"], shape["head_dim"]
-    padded = flow_qkv_design.padded_prompt(device("npu2"), heads, kv, dim, shape["prompt"])
+    division = flow_qkv_design.divide(device("npu2"), heads, kv, dim, shape["prompt"])
+    padded = evaluate(division.sweeps * division.super_chunk, {})
     parts = max(1, 4 // kv) if heads > kv else 1
     return kv * parts * keys_read(shape, queries) * dim * 4 + padded * heads * dim * 2
 

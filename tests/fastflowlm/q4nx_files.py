@@ -11,10 +11,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import numpy_q4nx as q4nx
 import onnx_ir as ir
 
 import ort_aie_ep
-from ort_aie_ep.formats import q4nx
 from ort_aie_ep.models.builder.weights import rotary_frequencies, rotary_rows
 from ort_aie_ep.models.shapes import SHAPES, Shape
 

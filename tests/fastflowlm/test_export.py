@@ -12,6 +12,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy_q4nx as q4nx
 import onnx_ir as ir
 import pytest
 from q4nx_files import TINY, TOOL_TEMPLATE, Imported, config_of, make
@@ -23,7 +24,6 @@ from ort_aie_ep.cli import app
 from ort_aie_ep.compiler.fastflowlm import export_q4nx, import_q4nx
 from ort_aie_ep.compiler.fastflowlm.container import read_container
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats import q4nx
 from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent.parent / "data"

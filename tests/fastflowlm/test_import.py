@@ -14,6 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import numpy_q4nx as q4nx
 import onnx_ir as ir
 import pytest
 from expanded import expanded
@@ -33,7 +34,6 @@ from typer.testing import CliRunner
 from ort_aie_ep.cli import app
 from ort_aie_ep.compiler.fastflowlm import import_q4nx
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats import q4nx
 from ort_aie_ep.models.shapes import SHAPES
 
 # Test models; their tensors are written as Q4_0 unless told otherwise.

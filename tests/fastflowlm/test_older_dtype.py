@@ -8,6 +8,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import numpy_q4nx as q4nx
 import pytest
 from expanded import expanded
 from q4nx_files import TINY, Array, Tensors, config_of, sizes_of_one_layer, write_container
@@ -15,7 +16,6 @@ from q4nx_files import TINY, Array, Tensors, config_of, sizes_of_one_layer, writ
 from ort_aie_ep.compiler.fastflowlm import export_q4nx, import_q4nx
 from ort_aie_ep.compiler.fastflowlm.container import read_container
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats import q4nx
 
 # As the older reader has it, blocks are whole.
 SHAPE = replace(

@@ -60,7 +60,7 @@ def test_run_compiles_a_name_once_into_the_cache_of_sessions(hub: Hub, tmp_path:
     removed = succeeded("rm", "hf.co/me/llama").stderr
     assert "hf cache rm model/me/llama" in removed
     assert entries(tmp_path) == []
-    assert ort_aie("cache", "--remove", "me/llama").exit_code == 1
+    assert ort_aie("rm", "me/llama").exit_code == 1
 
 
 def test_compile_and_explain_take_a_name(hub: Hub, tmp_path: Path) -> None:

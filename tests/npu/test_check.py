@@ -11,7 +11,8 @@ import pytest
 from small_designs import COPY, add_worker, empty, refusal, relay, through_memory
 
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp  # fmt: skip
-from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu import peano
+from ort_aie_ep.npu.checks.check import check, examine
 from ort_aie_ep.npu.terms.design import (
     Acquire,
     Buffer,
@@ -278,6 +279,12 @@ def test_within_the_limit_passes_and_beyond_is_refused(name: str) -> None:
     text = refusal(bad)
     for part in said:
         assert part in text
+
+
+def test_a_source_that_peano_compiles_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peano, "mistakes_of", lambda source: ("line 1: chess_storage",))
+    (violation,) = examine(relay()).violations
+    assert (violation.resource, violation.text) == ("source", "line 1: chess_storage")
 
 
 def test_a_report_counts_what_the_configuration_uses() -> None:

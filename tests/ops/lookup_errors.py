@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from ort_aie_ep.formats import q4nx
+import numpy_q4nx as q4nx
 
 Array = npt.NDArray[Any]
 

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import numpy_q4nx as q4nx
 from code_bytes import pack_codes
 from op_models import (
     BFLOAT16,
@@ -21,7 +22,6 @@ from op_models import (
 )
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

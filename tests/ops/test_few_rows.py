@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import numpy_q4nx as q4nx
 import pytest
 import q8nx
 from op_models import BFLOAT16, FLOAT16, FLOAT32
 from projection_calls import activations, make_weights, project
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

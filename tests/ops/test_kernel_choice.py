@@ -27,7 +27,6 @@ from ort_aie_ep.runtime.kernels import (
     Chosen,
     Tried,
     chosen_kernels,
-    kernels_by_rule,
     kernels_line,
     this_cpu_by_rule,
 )
@@ -42,6 +41,10 @@ BASES = {
     "avx512_bf16_standin": {"avx2"},
 }
 ONE_ROW = ("one row, int8", "one row, bf16")
+
+
+def kernels_by_rule(vendor: str, isa: str, family: int = 0) -> tuple[Chosen, ...]:
+    return tuple(Chosen(*fields) for fields in _native.kernel_rules(vendor, isa, family))
 
 
 def variants(chosen: tuple[Chosen, ...]) -> dict[str, str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy_q4nx as q4nx
 import pytest
 from lookup_errors import INT8, INT16, Array, U, lookup_error
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import q4nx
 
 ISAS = _native.available_isas()
 # (N, K): whole blocks, padded out-features, padded in-features, less than one group, of one quad.

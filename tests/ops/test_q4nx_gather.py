@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import numpy_q4nx as q4nx
 import pytest
 from op_models import (
     BFLOAT16,
@@ -23,7 +24,6 @@ from projection_calls import gather as of_weights
 from projection_calls import gather_block_quantized, make_weights
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import numpy_q4nx as q4nx
 import pytest
 import q8nx
 from lookup_errors import INT8, INT16, lookup_error
@@ -38,7 +39,7 @@ from projection_calls import (
 )
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import bf16_blocks, q4nx
+from ort_aie_ep.formats import bf16_blocks
 
 TYPES = (FLOAT32, FLOAT16, BFLOAT16)
 BITS = pytest.mark.parametrize("bits", [4, pytest.param(2, marks=NEEDS_TWO_BITS), 8])

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import numpy_q4nx as q4nx
 import onnx
 import pytest
 import q8nx
@@ -22,7 +23,6 @@ from onnx import helper, numpy_helper
 
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.q4nx import BlockForm
 
 Array = npt.NDArray[Any]

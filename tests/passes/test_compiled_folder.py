@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy_q4nx as q4nx
 import onnx
 import onnx_ir as ir
 import pytest
@@ -16,7 +17,6 @@ from op_models import open_session, run
 import ort_aie_ep
 from ort_aie_ep.compiler import compiled_folder
 from ort_aie_ep.compiler.compile import PAGE, REPORT
-from ort_aie_ep.formats import q4nx
 
 GENAI_CONFIG = {
     "model": {"type": "llama", "decoder": {"filename": "model.onnx", "session_options": {}}},

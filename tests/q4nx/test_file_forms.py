@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import numpy_q4nx as q4nx
 import onnx_ir as ir
 import pytest
 from expert_models import FC1, FC2, FC3, Built, Experts, feeds_of, reference, to_bf16, to_int8
@@ -31,7 +32,6 @@ from op_models import (
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.explain import explain
-from ort_aie_ep.formats import q4nx
 from ort_aie_ep.formats.file_forms import FILE_FORMS, OF_GGML_TYPE, FileForm
 from ort_aie_ep.graph_passes import plan, run_passes
 

@@ -8,11 +8,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import numpy_q4nx as q4nx
 import pytest
 from code_bytes import pack_codes
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import numpy_q4nx as q4nx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

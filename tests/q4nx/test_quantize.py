@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import numpy_q4nx as q4nx
 import pytest
 from onnxruntime.capi._pybind_state import quantize_matmul_4bits
 
 from ort_aie_ep import _native
-from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

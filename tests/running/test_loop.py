@@ -201,8 +201,9 @@ def test_a_long_prompt_lets_others_write_and_short_ones_pass(model: Path) -> Non
     ends: list[Text] = []
     for _ in range(30):
         before = running.written
-        ends += [text for text, event in loop.step() if isinstance(event, Usage)]
-        assert running.written == before + 1
+        for _ in range(2):
+            ends += [text for text, event in loop.step() if isinstance(event, Usage)]
+        assert running.written > before
     assert ends == [short, long]
     loop.drop(running)
 
@@ -214,10 +215,9 @@ def test_several_short_prompts_are_read_between_two_steps(model: Path) -> None:
     loop.step()
     texts = [loop.add(Turn([n] * 100, max_tokens=9)) for n in (7, 8, 9)]
     more = loop.add(Turn([*[9] * 100, *range(50)], max_tokens=9))
-    loop.step()
-    assert [text.written for text in texts] == [1, 1, 0]
-    loop.step()
-    assert [text.written for text in (running, *texts, more)] == [3, 2, 2, 1, 1]
+    for count in ("11000", "11100", "22200", "22210", "22211"):
+        loop.step()
+        assert "".join(str(text.written) for text in (running, *texts, more)) == count
     assert more.cached == BLOCK
 
 

@@ -32,8 +32,6 @@ def test_a_prediction_is_a_range() -> None:
 
 def test_mistakes_name_what_is_known() -> None:
     assert "llama-3.2-1b" in mistake("predict", "llama")
-    assert "npu1" in mistake("predict", "qwen3-4b", "--device", "npu3")
-    assert "npu2" in mistake("predict", "qwen3-4b", "--device", "npu1")
     assert "group" in mistake("predict", "qwen3-4b", "--group", "100")
     assert "99999999" in mistake("predict", "qwen3-4b", "--contexts", "99999999")
 

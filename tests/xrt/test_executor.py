@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cmake_program import Project
 
-from ort_aie_ep.modelled_npu.device_process import designs_for
+from ort_aie_ep.aie_kernels.build import designs_on
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.terms.device import device
 
@@ -33,7 +33,7 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("manifests")
     for name in ("npu1", "npu2"):
         (folder / name).mkdir()
-        for made in designs_for(device(name)).values():
+        for made in designs_on(device(name)).values():
             (folder / name / f"{made.package}.json").write_text(json.dumps(manifest(made)))
     return folder
 

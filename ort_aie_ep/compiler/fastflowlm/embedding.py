@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.models.shapes import Shape
@@ -85,7 +86,7 @@ class Embedding:
             last = min(vocab, first + ROWS)
             if self.table.dtype == ir.DataType.UINT8:
                 blocks = data[first // q4nx.BLOCK_ROWS : -(-last // q4nx.BLOCK_ROWS)]
-                rows = q4nx.dequantize(blocks, last - first, hidden)
+                rows = _native.dequantize(blocks, last - first, hidden)
             else:
                 rows = data[first:last].astype(np.float32)
             rounded = (rows * self.factor).astype(q4nx.bfloat16)

@@ -2,22 +2,24 @@
 
 It looks at the rules of the vocabulary (`structure`), the workers' bodies (`terms.body`), every
 resource of every tile against `device.TILES`, and paths for the streams (`route`). The runtime's
-own reader reads the sequences, and the simulator runs them (`progress`). Program size and stack
-(`core_programs`) and static data cannot be known without the compiler: they are ranges, and never
-count as passed.
+own reader reads the sequences, and the simulator runs them (`progress`). Only the compiler knows
+what programs, stacks and static data take.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 
-from ort_aie_ep.npu.checks import core_programs, real_words, static_data
+from ort_aie_ep.npu import peano
+from ort_aie_ep.npu.checks import real_words
 from ort_aie_ep.npu.checks.descriptors import descriptors
 from ort_aie_ep.npu.checks.packets import packets
 from ort_aie_ep.npu.checks.progress import progress, statements
-from ort_aie_ep.npu.checks.report import Estimate, Findings, Report, tile_list
+from ort_aie_ep.npu.checks.report import Findings, Report, tile_list
 from ort_aie_ep.npu.checks.route import route
+from ort_aie_ep.npu.checks.static_data import static_data
 from ort_aie_ep.npu.checks.structure import notes, structure
 from ort_aie_ep.npu.packages.package import manifest, validate
 from ort_aie_ep.npu.terms.body import Invoke, Node, Start, nodes, trace
@@ -58,7 +60,6 @@ class _Examination:
     def __init__(self, design: Design) -> None:
         self._design = design
         self._found = Findings()
-        self._configuration: Configuration | None = None
 
     def run(self) -> Report:
         design = self._design
@@ -69,11 +70,11 @@ class _Examination:
             bodies = self._bodies()
             self._workers(bodies)
             self._sequences(bodies)
-            self._configuration = configuration = self._configure()
+            configuration = self._configure()
             if configuration is not None:
                 self._memory(configuration)
-                static_data.static_data(self._found, configuration)
-                core_programs.core_programs(self._found, configuration)
+                static_data(self._found, configuration)
+                self._sources()
                 self._channels(configuration)
                 descriptors(self._found, configuration)
                 self._locks(configuration)
@@ -87,7 +88,6 @@ class _Examination:
             design.package,
             design.device.name,
             tuple(sorted(found.uses, key=lambda u: (order[u.tile.kind], u.tile))),
-            tuple(self._estimates()),
             tuple(found.proved),
             tuple(found.notes),
             tuple(found.violations),
@@ -206,6 +206,18 @@ class _Examination:
         packets(self._found, configuration, routing)
 
     # --- workers and sequences ---
+    def _sources(self) -> None:
+        """Refuse what Peano is known to compile wrongly; say at which level it compiles."""
+        levels: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for worker in self._design.workers.values():
+            for kernel in worker.kernels:
+                level = peano.level(kernel.source)
+                levels[level.option, level.reason].add(Path(kernel.source).name)
+                for mistake in peano.mistakes_of(kernel.source):
+                    self._found.refuse(worker.tile, "source", mistake)
+        for (option, reason), sources in levels.items():
+            self._found.facts.append(f"{option} for {', '.join(sorted(sources))}: {reason}")
+
     def _bodies(self) -> dict[str, list[Node]]:
         """The steps of the workers whose bodies are right, those in loops included."""
         alike: dict[str, list[Worker]] = defaultdict(list)
@@ -272,11 +284,6 @@ class _Examination:
             validate(manifest(self._design), "the manifest")
         except DesignError as error:
             self._found.refuse("sequences", "statement", str(error))
-
-    def _estimates(self) -> Iterator[Estimate]:
-        if self._configuration is not None:
-            yield from static_data.estimates(self._configuration)
-            yield from core_programs.estimates(self._configuration)
 
 
 def _names(workers: list[Worker]) -> str:

@@ -1,4 +1,4 @@
-"""What `check` finds: resources in use beside their limits, estimates, notes, and violations."""
+"""What `check` finds: resources in use beside their limits, notes, and violations."""
 
 from __future__ import annotations
 
@@ -31,26 +31,6 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A range that only the tool chain can narrow; `basis` says where it comes from.
-
-    It never counts as passed: it is "unproven" if all of it is within the limit, else it "warns".
-    """
-
-    tile: Tile
-    resource: str
-    least: int
-    most: int
-    limit: int
-    basis: str
-
-    @property
-    def status(self) -> str:
-        """What the table says of it."""
-        return "unproven" if self.most <= self.limit else "warns"
-
-
-@dataclass(frozen=True)
 class Violation:
     """One reason why a design is not possible: `where` names the tile or the part.
 
@@ -73,13 +53,12 @@ class Report:
 
     `proved` are the statements about progress that were shown, each for the shape that it names.
     `notes` are warnings that are not violations; `facts` are useful to know. A design passes if
-    `violations` is empty; `estimates` never count as passed.
+    `violations` is empty.
     """
 
     design: str
     device: str
     uses: tuple[Use, ...]
-    estimates: tuple[Estimate, ...]
     proved: tuple[str, ...]
     notes: tuple[str, ...]
     violations: tuple[Violation, ...]
@@ -111,13 +90,6 @@ class Report:
                 {**place(u.tile), "resource": u.resource, "used": u.used, "limit": u.limit}
                 for u in self.uses
             ],
-            "estimates": [
-                {
-                    **place(e.tile), "resource": e.resource, "least": e.least, "most": e.most,
-                    "limit": e.limit, "basis": e.basis, "status": e.status,
-                }
-                for e in self.estimates
-            ],
             "proved": list(self.proved),
             "facts": list(self.facts),
             "notes": list(self.notes),
@@ -143,15 +115,7 @@ class Report:
         for (_, resource, used, limit), tiles in alike.items():
             state = Text("fits", style="green") if used <= limit else Text("exceeds", style="red")
             table.add_row(tile_list(tiles), resource, f"{used:,}", f"{limit:,}", state)
-        guesses: dict[tuple[str, str, int, int, int, str], list[Tile]] = defaultdict(list)
-        for e in self.estimates:
-            guesses[e.tile.kind, e.resource, e.least, e.most, e.limit, e.status].append(e.tile)
-        for (_, resource, least, most, limit, status), tiles in guesses.items():
-            shown = f"{most:,}" if least == most else f"{least:,}..{most:,}"
-            state = Text(status, style="yellow" if status == "unproven" else "bold yellow")
-            table.add_row(tile_list(tiles), resource, f"~{shown}", f"{limit:,}", state)
         parts: list[RenderableType] = [table]
-        parts += [Text(f"unproven: {b}") for b in dict.fromkeys(e.basis for e in self.estimates)]
         parts += [Text(f"proved: {line}", style="green") for line in self.proved]
         parts += [Text(line) for line in self.facts]
         parts += [Text(f"note: {line}", style="yellow") for line in self.notes]

@@ -110,7 +110,6 @@ PACKET_IDS = tuple(i for i in range(MAX_PACKET_ID + 1) if i not in CONTROLLER_PA
 #: (TxnEncoding.h, txn_append_address_patch), and mlir-air divides larger buffers.
 BUFFER_REACH = 1 << 32
 
-PROGRAM_BYTES = 16 * 1024
 #: Bytes that the buffers of a core must leave in one piece: the linker puts constants and tables of
 #: the kernels there (.data, .rodata, .bss; AIETargetLdScript.cpp). Only the linker knows how many.
 STATIC_BYTES = 2048

@@ -25,7 +25,8 @@ using q4nx::CeilDiv;
 // costs little compared with its products, and the blocks of rows for groups of 1 to 6, 8, 10 and
 // 12 leave no remainder.
 constexpr int64_t kTileRows = 240;
-constexpr int64_t kSplitKeys = 512;  // fewer keys are not worth a task of their own
+// Fewer keys are not worth a task of their own, unless few KV heads leave threads without work.
+constexpr int64_t kSplitKeys = 512, kFewHeads = 4;
 
 class Attention {
  public:
@@ -35,15 +36,21 @@ class Attention {
         threads_(threads),
         group_(step.heads / step.kv_heads),
         tile_positions_(AsSingleTokens(step) ? 1 : std::max<int64_t>(1, kTileRows / group_)),
+        own_rows_(!step.windowed_cache && step.sequence == 1 && step.key_sequence == 1 &&
+                  step.unread == 0),
         chunk_{0, step.unread} {}
 
   void Run() {
-    if (!step_.windowed_cache) WritePresent(step_, kernels_, threads_);
+    if (own_rows_) {
+      CarryPast(step_, threads_);
+    } else if (!step_.windowed_cache) {
+      WritePresent(step_, kernels_, threads_);
+    }
     const int64_t most = ChunkTokens(step_.prompt_chunk, step_.batch, tile_positions_);
     do {
       chunk_ = {chunk_.end, std::min(chunk_.end + most, step_.sequence)};
       if (step_.windowed_cache) TakeNewRows();
-      PrepareQueries();
+      if (step_.sequence > kFewPositions) PrepareQueries();
       Attend();
       if (step_.windowed_cache) ShiftWindow(step_, threads_, chunk_, new_keys_, new_values_);
     } while (chunk_.end < step_.sequence);
@@ -59,22 +66,6 @@ class Attention {
     new_keys_ = Scratch<uint8_t>(Purpose::kNewRows, BytesOf(step_.cache_type, 2 * elements));
     new_values_ = Advance(new_keys_, step_.cache_type, elements);
     WriteNewRows(step_, kernels_, threads_, chunk_, new_keys_, new_values_);
-  }
-
-  // queries_ (batch, kv_heads, chunk, group, dim): the rows of a tile are adjacent.
-  void PrepareQueries() {
-    const int64_t dim = step_.dim, heads = step_.heads;
-    queries_ = Scratch<float>(Purpose::kQueries, step_.batch * ChunkSize() * heads * dim);
-    ForEachToken(step_.batch, chunk_, threads_, PassNs(heads * dim), [&](int64_t b, int64_t t) {
-      for (int64_t h = 0; h < heads; ++h) {
-        LoadQuery(step_, kernels_, b * step_.sequence + t, h,
-                  queries_ + QueryRow(b, h / group_, t) * dim + (h % group_) * dim);
-      }
-    });
-  }
-
-  int64_t QueryRow(int64_t b, int64_t kv_head, int64_t t) const {
-    return ((b * step_.kv_heads + kv_head) * ChunkSize() + t - chunk_.first) * group_;
   }
 
   // --- the cache ---
@@ -116,6 +107,48 @@ class Attention {
 
   // --- work items ---
 
+  // Of a thread's first task; the others have been fetched by the task before.
+  static void Prefetch(const void* keys) {
+    constexpr int64_t kBytes = 4096;
+    for (int64_t i = 0; keys != nullptr && i < kBytes; i += 64) {
+      __builtin_prefetch(static_cast<const char*>(keys) + i);
+    }
+  }
+
+  // queries_ (batch, kv_heads, chunk, group, dim): the rows of a tile are adjacent. A token after
+  // the other, because of the pages of memory that a tile's queries are in.
+  void PrepareQueries() {
+    const int64_t dim = step_.dim, tokens = ChunkSize();
+    queries_ = Scratch<float>(Purpose::kQueries, step_.batch * tokens * step_.heads * dim);
+    ForEachToken(step_.batch, chunk_, threads_, PassNs(step_.heads * dim),
+                 [&](int64_t b, int64_t t) {
+                   for (int64_t h = 0; h < step_.kv_heads; ++h) {
+                     const int64_t row = (b * step_.kv_heads + h) * tokens + t - chunk_.first;
+                     LoadGroup(b, h, t, queries_ + row * group_ * dim);
+                   }
+                 });
+  }
+
+  void LoadGroup(int64_t b, int64_t kv_head, int64_t t, float* queries) const {
+    for (int64_t i = 0; i < group_; ++i) {
+      LoadQuery(step_, kernels_, b * step_.sequence + t, kv_head * group_ + i,
+                queries + i * step_.dim);
+    }
+  }
+
+  const float* QueriesOf(const QueryTile& tile) const {
+    const int64_t row = group_ * step_.dim;
+    if (queries_ != nullptr) {
+      const int64_t head = tile.b * step_.kv_heads + tile.kv_head;
+      return queries_ + (head * ChunkSize() + tile.t0 - chunk_.first) * row;
+    }
+    float* queries = Scratch<float>(Purpose::kQueries, tile.positions * row);
+    for (int64_t i = 0; i < tile.positions; ++i) {
+      LoadGroup(tile.b, tile.kv_head, tile.t0 + i, queries + i * row);
+    }
+    return queries;
+  }
+
   Range KeysOf(const QueryTile& tile) const {
     return {Visible(step_, tile.b, tile.t0).first,
             Visible(step_, tile.b, tile.t0 + tile.positions - 1).end};
@@ -123,7 +156,8 @@ class Attention {
 
   // By a tile's own keys, so that a batch row's result does not depend on how long the others are.
   int64_t SplitsOf(int64_t keys) const {
-    return step_.sequence <= kFewPositions ? std::max<int64_t>(1, keys / kSplitKeys) : 1;
+    if (step_.sequence > kFewPositions) return 1;
+    return std::max<int64_t>(1, keys / (step_.kv_heads < kFewHeads ? kChunk : kSplitKeys));
   }
 
   void Attend() {
@@ -144,31 +178,56 @@ class Attention {
     const auto tile_of = [&](int64_t item) {
       const int64_t head = item / tiles, t0 = chunk_.first + item % tiles * tile_positions_;
       const int64_t b = head / step_.kv_heads, kv_head = head % step_.kv_heads;
-      return QueryTile{b, kv_head, t0, std::min(tile_positions_, chunk_.end - t0),
-                       queries_ + QueryRow(b, kv_head, t0) * step_.dim};
+      return QueryTile{b, kv_head, t0, std::min(tile_positions_, chunk_.end - t0)};
     };
-
-    const int64_t products = 2 * most_rows * CeilDiv(swept, splits) * step_.dim;
-    threads_.ParallelFor(items * splits, ProductsNs(products), [&](int64_t task) {
-      // Tiles that read the same keys follow one another.
-      const int64_t split = task / tiles % splits;
-      const int64_t item = task / (tiles * splits) * tiles + task % tiles;
-      const QueryTile tile = tile_of(item);
-      float* memory = splits > 1 ? partials + (item * splits + split) * state
-                                 : Scratch<float>(Purpose::kTile, state);
-      const SweepState sweep = carve(memory, tile.positions * group_);
+    // The keys of a task, which may have none. Splits are whole chunks, so that results do not
+    // depend on how the ends are aligned. The last split takes the remainder.
+    const auto keys_of = [&](const QueryTile& tile, int64_t split) {
       const Range whole = KeysOf(tile);
       const int64_t own = SplitsOf(whole.end - whole.first);
-      if (split >= own) return;
-      // Splits are whole chunks, so that results do not depend on how the ends are aligned. The
-      // last split takes the remainder.
+      if (split >= own) return Range{whole.end, whole.end};
       const int64_t share = std::max(kChunk, (whole.end - whole.first) / own / kChunk * kChunk);
       const auto bound = [&](int64_t i) {
         return i == own ? whole.end : std::min(whole.end, whole.first + i * share);
       };
+      return Range{bound(split), bound(split + 1)};
+    };
+    // Tiles that read the same keys follow one another.
+    const auto item_of = [&](int64_t task) {
+      return task / (tiles * splits) * tiles + task % tiles;
+    };
+    const auto split_of = [&](int64_t task) { return task / tiles % splits; };
+    // The first keys of a task.
+    const auto first_keys = [&](int64_t task) -> const void* {
+      if (task == items * splits) return nullptr;
+      const QueryTile tile = tile_of(item_of(task));
+      KeySegment segments[2];
+      Segments(tile.b, segments);
+      const auto& [keys, values, stride, first, count] = segments[0];
+      if (count == 0) return nullptr;
+      const int64_t position =
+          std::clamp(keys_of(tile, split_of(task)).first, first, first + count);
+      return Advance(keys, step_.cache_type, segments[0].At(tile.kv_head, position, step_.dim));
+    };
+
+    const int64_t products = 2 * most_rows * CeilDiv(swept, splits) * step_.dim;
+    threads_.ParallelFor(items * splits, ProductsNs(products), [&](int64_t task) {
+      const int64_t item = item_of(task), split = split_of(task);
+      QueryTile tile = tile_of(item);
+      const Range keys = keys_of(tile, split);
+      if (split > 0 && keys.first == keys.end) return;
+      Prefetch(first_keys(task));
+      // The last split reads the new row.
+      if (own_rows_ && keys.end == KeysOf(tile).end) {
+        WritePresentRow(step_, kernels_, tile.b, tile.t0, tile.kv_head);
+      }
+      float* memory = splits > 1 ? partials + (item * splits + split) * state
+                                 : Scratch<float>(Purpose::kTile, state);
+      const SweepState sweep = carve(memory, tile.positions * group_);
+      tile.queries = QueriesOf(tile);
       KeySegment segments[2];
       const size_t count = Segments(tile.b, segments);
-      SweepKeys(step_, kernels_, tile, {segments, count}, {bound(split), bound(split + 1)}, sweep);
+      SweepKeys(step_, kernels_, tile, {segments, count}, keys, sweep, first_keys(task + 1));
       if (splits == 1) Finish(tile, sweep);
     });
     if (splits == 1) return;
@@ -219,7 +278,7 @@ class Attention {
       const float factor = sum == 0.0f ? 0.0f : scale / sum;
       float* y = sweep.output + r * dim;
       kernels_.multiply_value(y, factor, dim, y);
-      if (step_.value_scales) Scale(step_.value_scales, tile.kv_head, dim, y);
+      if (step_.value_scales) Scale(kernels_, step_.value_scales, tile.kv_head, dim, y);
       const int64_t token = tile.b * step_.sequence + tile.t0 + r / group_;
       FromFloat(kernels_, step_.type, y, dim,
                 Advance(step_.output, step_.type, (token * step_.heads + head) * dim));
@@ -231,11 +290,12 @@ class Attention {
   const ThreadPool& threads_;
   const int64_t group_;  // query heads per KV head
   const int64_t tile_positions_;
+  const bool own_rows_;  // of one token: the task of a KV head writes the new row that it reads
   // The positions of each batch row that are computed now, so that scratch memory does not grow
   // with the prompt. Keys and values of a cache without a window are in place before the first
-  // chunk.
+  // chunk, or each row before the task that reads it.
   Range chunk_;
-  float* queries_ = nullptr;
+  float* queries_ = nullptr;  // null: each task loads those of its tile
   void *new_keys_ = nullptr, *new_values_ = nullptr;
 };
 

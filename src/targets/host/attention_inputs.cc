@@ -44,15 +44,24 @@ void Rotate(const AttentionStep& step, const Kernels& kernels, int64_t token, fl
     ToFloat(kernels, step.type, Advance(step.cos, step.type, position * half), half, cos);
     ToFloat(kernels, step.type, Advance(step.sin, step.type, position * half), half, sin);
   }
-  const int64_t pair = step.rotary_interleaved ? 1 : half;
-  const int64_t stride = step.rotary_interleaved ? 2 : 1;
-  for (int64_t i = 0; i < half; ++i) {
-    float& first = x[i * stride];
-    float& second = x[i * stride + pair];
-    const float a = first, b = second;
-    first = a * cos[i] - b * sin[i];
-    second = b * cos[i] + a * sin[i];
+  const auto rotate = [](auto& first, auto& second, const auto& c, const auto& s) {
+    const auto a = first, b = second;
+    first = a * c - b * s;
+    second = b * c + a * s;
+  };
+  if (step.rotary_interleaved) {
+    for (int64_t i = 0; i < half; ++i) rotate(x[2 * i], x[2 * i + 1], cos[i], sin[i]);
+    return;
   }
+  // Vectors of the baseline, which give the same bits: a token's rotations take as long as some of
+  // the attention itself.
+  typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+  const auto four = [](float* from) -> Four& { return *reinterpret_cast<Four*>(from); };
+  int64_t i = 0;
+  for (; i + 4 <= half; i += 4) {
+    rotate(four(x + i), four(x + half + i), four(cos + i), four(sin + i));
+  }
+  for (; i < half; ++i) rotate(x[i], x[half + i], cos[i], sin[i]);
 }
 
 // Norm and rotary embedding of a head of a query or key, in place.
@@ -76,29 +85,28 @@ void StoreRow(const AttentionStep& step, const Kernels& kernels, const CacheScal
   }
 }
 
-// place(b, t, kv_head) is the index of the row's first element in keys and in values. Negative:
-// leave the row out.
-template <typename Place>
-void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
-               const Range& tokens, void* keys, void* values, const Place& place) {
-  const int64_t dim = step.dim;
-  const auto write = [&](int64_t b, int64_t t) {
-    const int64_t token = b * step.key_sequence + t;
-    float* x = Scratch<float>(Purpose::kTile, dim);
-    for (int64_t h = 0; h < step.kv_heads; ++h) {
-      const int64_t to = place(b, t, h);
-      if (to < 0) continue;
-      ToFloat(kernels, step.type, Advance(step.key, step.type, token * step.key_stride + h * dim),
-              dim, x);
-      Transform(step, kernels, x, step.k_norm, token);
-      StoreRow(step, kernels, step.key_scales, h, x, Advance(keys, step.cache_type, to));
-      ToFloat(kernels, step.type,
-              Advance(step.value, step.type, token * step.value_stride + h * dim), dim, x);
-      Normalise(step, kernels, step.v_norm, x);
-      StoreRow(step, kernels, step.value_scales, h, x, Advance(values, step.cache_type, to));
-    }
-  };
-  ForEachToken(step.batch, tokens, threads, PassNs(2 * step.kv_heads * dim), write);
+// Writes a token's key and value of a KV head at element `to` of keys and of values.
+void WriteRow(const AttentionStep& step, const Kernels& kernels, int64_t token, int64_t kv_head,
+              void* keys, void* values, int64_t to) {
+  const int64_t dim = step.dim, from = kv_head * dim;
+  float* x = Scratch<float>(Purpose::kTile, dim);
+  ToFloat(kernels, step.type, Advance(step.key, step.type, token * step.key_stride + from), dim, x);
+  Transform(step, kernels, x, step.k_norm, token);
+  StoreRow(step, kernels, step.key_scales, kv_head, x, Advance(keys, step.cache_type, to));
+  ToFloat(kernels, step.type, Advance(step.value, step.type, token * step.value_stride + from), dim,
+          x);
+  Normalise(step, kernels, step.v_norm, x);
+  StoreRow(step, kernels, step.value_scales, kv_head, x, Advance(values, step.cache_type, to));
+}
+
+// Calls f(b, t, kv_head) for each new row of some tokens.
+template <typename F>
+void ForEachRow(const AttentionStep& step, const ThreadPool& threads, const Range& tokens,
+                const F& f) {
+  const int64_t token_ns = PassNs(2 * step.kv_heads * step.dim);
+  ForEachToken(step.batch, tokens, threads, token_ns, [&](int64_t b, int64_t t) {
+    for (int64_t h = 0; h < step.kv_heads; ++h) f(b, t, h);
+  });
 }
 
 }  // namespace
@@ -108,19 +116,27 @@ void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token,
   ToFloat(kernels, step.type,
           Advance(step.query, step.type, token * step.query_stride + head * step.dim), step.dim, x);
   Transform(step, kernels, x, step.q_norm, token);
-  if (step.key_scales) Scale(step.key_scales, head * step.kv_heads / step.heads, step.dim, x);
+  if (step.key_scales) {
+    Scale(kernels, step.key_scales, head * step.kv_heads / step.heads, step.dim, x);
+  }
 }
 
-void Scale(const CacheScales& scales, int64_t kv_head, int64_t dim, float* x) {
+void Scale(const Kernels& kernels, const CacheScales& scales, int64_t kv_head, int64_t dim,
+           float* x) {
   const float* of_head = scales.OfHead(kv_head, dim);
-  for (int64_t d = 0; d < dim; ++d) x[d] *= of_head[scales.per_channel ? d : 0];
+  if (scales.per_channel) {
+    kernels.multiply(x, of_head, dim, x);
+  } else {
+    kernels.multiply_value(x, *of_head, dim, x);
+  }
 }
 
 void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
                   const Range& tokens, void* keys, void* values) {
   const int64_t count = tokens.end - tokens.first;
-  WriteRows(step, kernels, threads, tokens, keys, values, [&](int64_t b, int64_t t, int64_t h) {
-    return ((b * step.kv_heads + h) * count + t - tokens.first) * step.dim;
+  ForEachRow(step, threads, tokens, [&](int64_t b, int64_t t, int64_t h) {
+    WriteRow(step, kernels, b * step.key_sequence + t, h, keys, values,
+             ((b * step.kv_heads + h) * count + t - tokens.first) * step.dim);
   });
 }
 
@@ -148,16 +164,18 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
   });
 }
 
+void WritePresentRow(const AttentionStep& step, const Kernels& kernels, int64_t b, int64_t t,
+                     int64_t kv_head) {
+  const int64_t row = step.past_length[static_cast<size_t>(b)] + t;
+  if (row >= step.present_capacity) return;  // the padding of a short prompt may have no place
+  WriteRow(step, kernels, b * step.key_sequence + t, kv_head, step.present_key, step.present_value,
+           ((b * step.kv_heads + kv_head) * step.present_capacity + row) * step.dim);
+}
+
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads) {
   CarryPast(step, threads);
-  WriteRows(step, kernels, threads, {0, step.key_sequence}, step.present_key, step.present_value,
-            [&](int64_t b, int64_t t, int64_t h) {
-              const int64_t row = step.past_length[static_cast<size_t>(b)] + t;
-              // The padding of a short prompt may have no place.
-              return row < step.present_capacity
-                         ? ((b * step.kv_heads + h) * step.present_capacity + row) * step.dim
-                         : int64_t{-1};
-            });
+  ForEachRow(step, threads, {0, step.key_sequence},
+             [&](int64_t b, int64_t t, int64_t h) { WritePresentRow(step, kernels, b, t, h); });
 }
 
 void ShiftWindow(const AttentionStep& step, const ThreadPool& threads, const Range& tokens,

@@ -6,7 +6,8 @@
 namespace ort_aie::host {
 
 // x (dim) *= the scales of a KV head.
-void Scale(const CacheScales& scales, int64_t kv_head, int64_t dim, float* x);
+void Scale(const Kernels& kernels, const CacheScales& scales, int64_t kv_head, int64_t dim,
+           float* x);
 
 // Loads head `head` of a token's query into x (dim): normalised and rotated. With a cache of
 // integers it is also multiplied by the keys' scales, so that products with codes equal products
@@ -22,6 +23,10 @@ void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const Threa
 // Writes the past, and zeros for the rows after the new ones, to a present that is not the past's
 // buffer.
 void CarryPast(const AttentionStep& step, const ThreadPool& threads);
+
+// Writes a token's new key and value of a KV head to a present without a window.
+void WritePresentRow(const AttentionStep& step, const Kernels& kernels, int64_t b, int64_t t,
+                     int64_t kv_head);
 
 // Writes the whole present of a cache without a window: the past, unless it is there already, the
 // new rows, and zeros after them. Doing it twice gives the same result.

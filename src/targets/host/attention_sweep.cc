@@ -77,8 +77,9 @@ class KeySweep {
     }
   }
 
-  // Keys and values [position, position + keys).
-  void Chunk(const void* k, const void* v, int64_t position, int64_t keys) {
+  // Keys and values [position, position + keys); `next` are the keys that this thread reads next.
+  void Chunk(const void* k, const void* v, int64_t position, int64_t keys, const void* next) {
+    next_ = next;
     if (bf16_ != nullptr) {
       PackChunk(k, v, keys);
     } else if (many_) {
@@ -136,7 +137,7 @@ class KeySweep {
       kernels_.scores_transposed(q, rows, dim_, static_cast<const float*>(keys_), keys, step_.scale,
                                  scores_);
     } else {
-      kernels_.scores[cache_](q, rows, dim_, keys_, keys, step_.scale, scores_);
+      kernels_.scores[cache_](q, rows, dim_, keys_, keys, step_.scale, values_, scores_);
     }
     CapAndMask(r, rows, position, keys, whole);
     if (bf16_ != nullptr) {
@@ -146,7 +147,7 @@ class KeySweep {
     } else {
       kernels_.softmax(scores_, rows, keys, max, sum, correction_);
       kernels_.accumulate[many_ ? kCacheFloat32 : cache_](scores_, rows, values_, keys, dim_,
-                                                          correction_, y);
+                                                          correction_, next_, y);
     }
   }
 
@@ -201,8 +202,9 @@ class KeySweep {
   const Bf16Attention* const bf16_;  // null: use float32
   const int64_t row_block_;
   const void *keys_ = nullptr, *values_ = nullptr;  // of the chunk, in the kernels' layout
-  const uint16_t* queries_ = nullptr;               // rounded to bfloat16
-  float *scores_, *correction_;                     // for a block of rows
+  const void* next_ = nullptr;
+  const uint16_t* queries_ = nullptr;  // rounded to bfloat16
+  float *scores_, *correction_;        // for a block of rows
   uint16_t* numerators_ = nullptr;
 };
 
@@ -221,17 +223,19 @@ Range Visible(const AttentionStep& step, int64_t b, int64_t t) {
 }
 
 void SweepKeys(const AttentionStep& step, const Kernels& kernels, const QueryTile& tile,
-               std::span<const KeySegment> segments, Range range, const SweepState& state) {
+               std::span<const KeySegment> segments, Range range, const SweepState& state,
+               const void* next) {
   KeySweep sweep(step, kernels, tile, state);
   for (const KeySegment& segment : segments) {
     const int64_t begin = std::max(range.first, segment.first);
     const int64_t end = std::min(range.end, segment.first + segment.count);
+    const auto of = [&](const void* rows, int64_t position) {
+      return Advance(rows, step.cache_type, segment.At(tile.kv_head, position, step.dim));
+    };
     for (int64_t position = begin; position < end; position += kChunk) {
-      const int64_t offset =
-          tile.kv_head * segment.head_stride + (position - segment.first) * step.dim;
-      sweep.Chunk(Advance(segment.keys, step.cache_type, offset),
-                  Advance(segment.values, step.cache_type, offset), position,
-                  std::min(kChunk, end - position));
+      const int64_t after = position + kChunk;
+      sweep.Chunk(of(segment.keys, position), of(segment.values, position), position,
+                  std::min(kChunk, end - position), after < end ? of(segment.keys, after) : next);
     }
   }
 }

@@ -32,13 +32,17 @@ struct KeySegment {
   int64_t head_stride;  // elements between KV heads
   int64_t first;        // position of row 0
   int64_t count;
+
+  int64_t At(int64_t kv_head, int64_t position, int64_t dim) const {
+    return kv_head * head_stride + (position - first) * dim;
+  }
 };
 
 // Query positions [t0, t0 + positions) of all heads of a KV head, so that keys and values are read
 // once for the whole group.
 struct QueryTile {
   int64_t b, kv_head, t0, positions;
-  const float* queries;  // (positions, group, dim)
+  const float* queries = nullptr;  // (positions, group, dim)
 };
 
 // The state of a sweep; rows = positions x group.
@@ -48,8 +52,10 @@ struct SweepState {
   float* output;  // (rows, dim), not divided by sum yet
 };
 
-// Initialises a state, and sweeps the tile's keys within `range` into it, chunk by chunk.
+// Initialises a state, and sweeps the tile's keys within `range` into it, chunk by chunk. `next`
+// are the keys that this thread probably reads next, or null.
 void SweepKeys(const AttentionStep& step, const Kernels& kernels, const QueryTile& tile,
-               std::span<const KeySegment> segments, Range range, const SweepState& state);
+               std::span<const KeySegment> segments, Range range, const SweepState& state,
+               const void* next);
 
 }  // namespace ort_aie::host

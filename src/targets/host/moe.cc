@@ -10,6 +10,7 @@
 #include "ops/routing.h"
 #include "targets/host/host_target.h"
 #include "targets/host/projection_rows.h"
+#include "targets/host/runs.h"
 #include "targets/host/scratch.h"
 #include "targets/host/streamed_rows.h"
 #include "targets/host/work.h"
@@ -106,18 +107,19 @@ void StreamIn(const MoEStep& step, const ExpertRows& rows, Part part, float* h,
   });
 
   const int64_t row_blocks = RowBlocks(step.inter);
-  const int64_t band = BandOf(row_blocks, RowBytes(all), IsGated(all));
-  const int64_t bands = CeilDiv(row_blocks, band);
   const auto used = static_cast<int64_t>(rows.routing.used.size());
-  threads.ParallelFor(used * bands, [&](int64_t task) {
-    const int32_t expert = rows.routing.used[static_cast<size_t>(task / bands)];
-    const int64_t first = rows.first(expert), count = rows.routing.RowsOf(expert);
-    const MatMulStep in = InOf(step, part, expert, count, nullptr, h + first * step.inter);
-    const int64_t block = task % bands * band;
-    StreamBand(in, kernels, block, std::min(band, row_blocks - block),
-               [&](const uint8_t* blocks, float* y, int64_t ldy) {
-                 x.Multiply(kernels, blocks, shared ? 0 : first, count, y, ldy);
-               });
+  const int64_t least = LeastRun(RowBytes(all), 1);
+  InRuns(used * row_blocks, least, threads, [&](int64_t begin, int64_t n) {
+    for (const int64_t end = begin + n; begin < end;) {
+      const int32_t expert = rows.routing.used[static_cast<size_t>(begin / row_blocks)];
+      const int64_t first = rows.first(expert), count = rows.routing.RowsOf(expert);
+      const MatMulStep in = InOf(step, part, expert, count, nullptr, h + first * step.inter);
+      const int64_t block = begin % row_blocks, blocks = std::min(end - begin, row_blocks - block);
+      StreamBand(in, kernels, block, blocks, [&](const uint8_t* its, float* y, int64_t ldy) {
+        x.Multiply(kernels, its, shared ? 0 : first, count, y, ldy);
+      });
+      begin += blocks;
+    }
   });
 }
 
@@ -133,10 +135,9 @@ void StreamOut(const MoEStep& step, const ExpertRows& rows, const float* h, cons
 
   const int64_t row_blocks = RowBlocks(step.hidden);
   const auto used = static_cast<int64_t>(rows.routing.used.size());
-  const int64_t band = BandOf(row_blocks, RowBytes(all) * used);
-  threads.ParallelFor(CeilDiv(row_blocks, band), [&](int64_t task) {
-    const int64_t block = task * band, n0 = block * kBlockRows;
-    const int64_t blocks = std::min(band, row_blocks - block);
+  const int64_t least = LeastRun(RowBytes(all) * used, 1);
+  InRuns(row_blocks, least, threads, [&](int64_t block, int64_t blocks) {
+    const int64_t n0 = block * kBlockRows;
     const int64_t n = std::min(blocks * kBlockRows, step.hidden - n0);
     float* sums = Scratch<float>(Purpose::kExpertResults, 2 * rows.count * n);
     float* results = sums + rows.count * n;

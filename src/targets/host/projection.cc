@@ -7,6 +7,7 @@
 #include "q4nx/layout.h"
 #include "targets/host/host_target.h"
 #include "targets/host/projection_rows.h"
+#include "targets/host/runs.h"
 #include "targets/host/scratch.h"
 #include "targets/host/streamed_rows.h"
 #include "targets/host/work.h"
@@ -22,8 +23,6 @@ using q4nx::RowBlocks;
 
 // Chunks of rows that must stay in L2 are multiples of this: two AMX tiles, one above the other.
 constexpr int64_t kRowUnit = 32;
-// So many rows take not much longer than the reading of their weights.
-constexpr int64_t kRowsOfTask = 8;
 
 int64_t PaddedK(const MatMulStep& step) { return q4nx::PaddedCols(step.k, step.form); }
 
@@ -42,19 +41,22 @@ StreamedRows Prepared(const MatMulStep& step, const Kernels& kernels, const Thre
 // Rows of blocks [begin, end), each multiplied by all rows of activations while it is read.
 void StreamBands(const MatMulStep& step, const StreamedRows& rows, int64_t begin, int64_t end,
                  const Kernels& kernels, const ThreadPool& threads) {
-  // Many rows are bound by computing: their tasks need fewer bytes for the same time.
-  const int64_t per_task =
-      BandOf(end - begin, RowBytes(step) * CeilDiv(step.rows, kRowsOfTask), IsGated(step));
-  threads.ParallelFor(CeilDiv(end - begin, per_task), [&](int64_t task) {
-    const int64_t first = begin + task * per_task;
-    StreamBand(step, kernels, first, std::min(end - first, per_task),
-               [&](const uint8_t* blocks, float* y, int64_t ldy) {
-                 rows.Multiply(kernels, blocks, 0, step.rows, y, ldy);
-               });
+  InRuns(end - begin, LeastRun(RowBytes(step), step.rows), threads, [&](int64_t first, int64_t n) {
+    StreamBand(step, kernels, begin + first, n, [&](const uint8_t* blocks, float* y, int64_t ldy) {
+      rows.Multiply(kernels, blocks, 0, step.rows, y, ldy);
+    });
   });
 }
 
 // --- a row of blocks as a panel, for GEMM -------------------------------------------------------
+
+// Fetches the next block into L2, because blocks are unpacked faster than they come from memory.
+// Always inlined: GCC 12 drops calls of functions that only prefetch.
+__attribute__((always_inline)) inline void FetchNext(const uint8_t* block,
+                                                     const BlockLayout& layout) {
+  const uint8_t* next = block + layout.bytes;
+  for (int64_t i = 0; i < layout.bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
+}
 
 // [k / 2][32][2] bfloat16.
 void Dequantize(const MatMulStep& step, const Kernels& kernels, const uint8_t* blocks,
@@ -62,6 +64,7 @@ void Dequantize(const MatMulStep& step, const Kernels& kernels, const uint8_t* b
   const auto each = [&](auto dequantize_block) {
     const BlockLayout layout = LayoutOf(step.form, step.symmetric);
     for (int64_t k = 0; k < step.k; k += kBlockCols, blocks += layout.bytes) {
+      FetchNext(blocks, layout);
       dequantize_block(blocks, layout, panel + k * kBlockRows);
     }
   };
@@ -92,6 +95,7 @@ void Unpack(const MatMulStep& step, const Kernels& kernels, const uint8_t* block
   const auto each = [&](auto unpack_block) {
     const BlockLayout layout = LayoutOf(step.form, step.symmetric);
     for (int64_t k = 0; k < step.k; k += kBlockCols, blocks += layout.bytes) {
+      FetchNext(blocks, layout);
       unpack_block(blocks, layout, panel.codes + k * kBlockRows, panel.scales + k,
                    panel.mins == nullptr ? nullptr : panel.mins + k, panel.offsets + k);
     }

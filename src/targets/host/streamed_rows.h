@@ -14,25 +14,17 @@
 
 namespace ort_aie::host {
 
-// A task of one row's projection reads about this much, so that a thread neither loses time to the
-// cost of handing out tasks (about 1 µs) nor is left without work at the end. If there are many
-// tasks, they read up to four times as much.
-constexpr int64_t kTaskBytes = 128 * 1024, kMostTaskBytes = 512 * 1024;
-constexpr int64_t kManyTasks = 64;
-// How many of `row_blocks` rows of blocks are one task, if a row has so many bytes: tasks are
-// equal, so that no thread waits for another at the end. A gated step reads a run of each of two
-// matrices in a task; tasks of one matrix follow on each other on a thread. So its runs are twice
-// as long: a CPU fetches ahead only after it has seen the beginning of a run.
-constexpr int64_t BandOf(int64_t row_blocks, int64_t row_bytes, bool gated = false) {
-  const int64_t least = gated ? 2 * kTaskBytes : kTaskBytes;
-  const int64_t task_bytes = std::clamp(row_blocks * row_bytes / kManyTasks, least, kMostTaskBytes);
-  const int64_t tasks = q4nx::CeilDiv(row_blocks, std::max<int64_t>(1, task_bytes / row_bytes));
-  return q4nx::CeilDiv(row_blocks, tasks);
-}
-
 // Bytes of the blocks of 32 out-features.
 constexpr int64_t RowBytes(const MatMulStep& step) {
   return q4nx::ColBlocks(step.k, step.form) * q4nx::BlockBytes(step.form);
+}
+
+// The fewest rows of blocks, of so many bytes each, that a thread takes at a time: about 64 KB, so
+// that it neither loses time to the cost of taking them (about 1 us) nor is left without work at
+// the end. Many rows of activations are bound by computing: fewer bytes take the same time.
+constexpr int64_t LeastRun(int64_t row_bytes, int64_t rows) {
+  constexpr int64_t kBytes = 64 * 1024, kRows = 8;
+  return std::max<int64_t>(1, kBytes / (row_bytes * q4nx::CeilDiv(rows, kRows)));
 }
 
 // A row of x as float, padded with zeros to whole blocks: in `buffer`, or in place if it needs no
@@ -74,20 +66,27 @@ class StreamedRows {
 template <typename Multiply>
 void StreamBand(const MatMulStep& step, const Kernels& kernels, int64_t first, int64_t count,
                 const Multiply& multiply) {
-  const int64_t row_bytes = RowBytes(step), ldy = count * q4nx::kBlockRows;
-  // One run of blocks after the other: the kernels prefetch within a run.
-  const auto multiply_run = [&](const uint8_t* weights, float* y) {
-    for (int64_t i = 0; i < count; ++i) {
-      multiply(weights + (first + i) * row_bytes, y + i * q4nx::kBlockRows, ldy);
+  // Results stay in L1 until they are stored.
+  constexpr int64_t kResults = 4 * 1024;
+  const int64_t most = std::max<int64_t>(1, kResults / (step.rows * q4nx::kBlockRows));
+  const int64_t row_bytes = RowBytes(step);
+  for (const int64_t end = first + count; first < end; first += most) {
+    const int64_t part = std::min(most, end - first), ldy = part * q4nx::kBlockRows;
+    // One run of blocks after the other: the CPU fetches ahead within a run.
+    const auto multiply_run = [&](const uint8_t* weights, float* y) {
+      for (int64_t i = 0; i < part; ++i) {
+        multiply(weights + (first + i) * row_bytes, y + i * q4nx::kBlockRows, ldy);
+      }
+    };
+    float* y = Scratch<float>(Purpose::kTile, 2 * step.rows * ldy);
+    float* up = y + step.rows * ldy;
+    multiply_run(step.weights, y);
+    if (IsGated(step)) multiply_run(step.up_weights, up);
+    const int64_t n0 = first * q4nx::kBlockRows;
+    for (int64_t row = 0; row < step.rows; ++row) {
+      StoreResults(step, kernels, row, n0, std::min(ldy, step.n - n0), y + row * ldy,
+                   up + row * ldy);
     }
-  };
-  float* y = Scratch<float>(Purpose::kTile, 2 * step.rows * ldy);
-  float* up = y + step.rows * ldy;
-  multiply_run(step.weights, y);
-  if (IsGated(step)) multiply_run(step.up_weights, up);
-  const int64_t n0 = first * q4nx::kBlockRows;
-  for (int64_t row = 0; row < step.rows; ++row) {
-    StoreResults(step, kernels, row, n0, std::min(ldy, step.n - n0), y + row * ldy, up + row * ldy);
   }
 }
 

@@ -97,7 +97,7 @@ std::optional<Plan> WithoutUnreadRows(const Plan& plan, const Kernels& kernels) 
   for (size_t i = plan.steps.size(); i-- > 0;) {
     const std::span<const Step> all = shorter ? shorter->steps : plan.steps;
     const int64_t rows = std::visit(OwnRows(), all[i]);
-    if (rows == 0) break;
+    if (rows == 0 && !std::holds_alternative<GatherStep>(all[i])) break;
     const int64_t droppable = rows - LeastRows(all[i], kernels);
     if (droppable > 0) {
       const int64_t unread =

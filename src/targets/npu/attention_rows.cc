@@ -33,7 +33,7 @@ void StoreOutput(const AttentionStep& step, const uint16_t* o, int64_t token) {
     }
     float* x = host::Scratch<float>(host::Purpose::kTile, step.dim);
     kernels.bfloat16_to_float(o + head * padded, step.dim, x);
-    host::Scale(step.value_scales, head * step.kv_heads / step.heads, step.dim, x);
+    host::Scale(kernels, step.value_scales, head * step.kv_heads / step.heads, step.dim, x);
     host::FromFloat(kernels, step.type, x, step.dim, y);
   }
 }

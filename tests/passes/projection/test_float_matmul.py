@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy_q4nx as q4nx
 import onnx
 import onnx_ir as ir
 import pytest
 import q8nx
+from bf16_weights import unpack
 from builder_nodes import save
 from float_models import graph_model, matmul_model, matrix, tied_float_model
 from onnx import helper
@@ -24,7 +26,6 @@ import ort_aie_ep
 from ort_aie_ep import _native
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.formats import bf16_blocks, q4nx
 from ort_aie_ep.graph_passes import Quantising, Report, WeightForm, run_passes
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder
@@ -72,7 +73,7 @@ def stored(node: ir.Node, form: WeightForm, k: int, n: int) -> Array:
         return q8nx.dequantize(blocks, n, k).T
     if form is not WeightForm.BF16:
         return q4nx.dequantize(blocks, n, k).T
-    return bf16_blocks.unpack(blocks, n, k).astype(np.float32).T
+    return unpack(blocks, n, k).astype(np.float32).T
 
 
 def activations(*shape: int, dtype: np.dtype[Any] = FLOAT32) -> Array:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +122,34 @@ def test_a_caller_says_how_many_last_tokens_have_logits(
         )
         assert (len(every), len(last)) == (count, min(count, wanted))
         np.testing.assert_allclose(last, every[-len(last) :], atol=TOLERANCE)
+
+
+FORWARD = """
+import sys
+from pathlib import Path
+import numpy as np
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import Options, open_session
+folder = find_model(Path(sys.argv[1]))
+Decoder(open_session(folder.model, Options()), folder, 100).forward(np.arange(3, 103), 1)
+"""
+
+
+@pytest.mark.parametrize("last_logits", [False, True])
+def test_the_last_layer_computes_few_rows_that_nobody_reads(
+    last_logits: bool, tmp_path: Path
+) -> None:
+    ort_aie_ep.compile(DATA / "llama", tmp_path / "compiled", last_logits=last_logits)
+    timeline = tmp_path / "timeline.json"
+    told = {"ORT_AIE_LOG": "trace", "ORT_AIE_TRACE": str(timeline)}
+    command = [sys.executable, "-c", FORWARD, str(tmp_path / "compiled")]
+    subprocess.run(command, env={**os.environ, **told}, check=True)
+    steps = [e["args"] for e in json.loads(timeline.read_text())["traceEvents"]]
+    rows = {step["node"]: step["rows"] for step in steps if "rows" in step}
+    first, last = (rows[f"/model/layers.{i}/mlp/down_proj/MatMul_Q4"] for i in (0, 1))
+    assert (first, rows["/lm_head/MatMul_Q4"]) == (100, 1)
+    assert last < 70
 
 
 def test_of_several_sequences_all_tokens_have_logits(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import struct
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import numpy_q4nx as q4nx
 
 from ort_aie_ep.aie_kernels.fused_dqp import design as fused_dqp
-from ort_aie_ep.formats import q4nx
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.terms.device import device
 

@@ -221,9 +221,10 @@ struct Kernels {
   // --- attention; equations are those of *Efficient LLM Decoding on Ryzen AI NPUs*, III-B --------
   // Scores s are (rows, kChunk).
   // s = scale * q (rows, dim) . k (keys, dim)^T for few rows, k by type of the cache; dim a
-  // multiple of 8. The memory after k is prefetched, because a cache is read in order.
+  // multiple of 8. Meanwhile the first keys or values that are read next are fetched from memory;
+  // null: none.
   void (*scores[kCacheTypes])(const float* q, int64_t rows, int64_t dim, const void* k,
-                              int64_t keys, float scale, float* s);
+                              int64_t keys, float scale, const void* next, float* s);
   // For many rows: kt [dim][kChunk] = k^T, zeros up to a multiple of 64 keys, and the product with
   // it.
   void (*transpose_keys)(const float* k, int64_t keys, int64_t dim, float* kt);
@@ -235,9 +236,10 @@ struct Kernels {
   // updated, and correction[row] is the factor for what was accumulated before. A row whose scores
   // have all been -infinity keeps that maximum, and its numerators are zeros.
   void (*softmax)(float* s, int64_t rows, int64_t keys, float* max, float* sum, float* correction);
-  // y (rows, dim) = correction[row] * y + s . v (keys, dim), v by type of the cache.
+  // y (rows, dim) = correction[row] * y + s . v (keys, dim), v by type of the cache; `next` as for
+  // scores.
   void (*accumulate[kCacheTypes])(const float* s, int64_t rows, const void* v, int64_t keys,
-                                  int64_t dim, const float* correction, float* y);
+                                  int64_t dim, const float* correction, const void* next, float* y);
   const Bf16Attention* bf16_attention;  // null without bfloat16 dot products
 
   const LookupKernels* lookup;  // for weights of two bits

@@ -17,9 +17,9 @@
 #include <string_view>
 #include <thread>
 
+#include "cases.h"
+#include "limits.h"
 #include "q4nx/layout.h"
-#include "targets/host/bench/cases.h"
-#include "targets/host/bench/limits.h"
 #include "targets/host/weight_layout.h"
 
 namespace ort_aie::host {

@@ -1,4 +1,4 @@
-#include "targets/host/bench/limits.h"
+#include "limits.h"
 
 #include <cstring>
 #if defined(__x86_64__)

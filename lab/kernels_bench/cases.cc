@@ -1,4 +1,4 @@
-#include "targets/host/bench/cases.h"
+#include "cases.h"
 
 #include <algorithm>
 #include <cmath>
@@ -289,14 +289,14 @@ Work AttentionWork(int64_t rows, int64_t dim) { return {.flops = 2.0 * rows * kC
 // For a token: heads that share keys; the cache is read as it is.
 template <CacheType kCache>
 Work Scores(const Kernels& k, Cached& d, int64_t dim) {
-  k.scores[kCache](d.queries, kFew, dim, d.halves, kChunk, 0.1f, d.scores);
+  k.scores[kCache](d.queries, kFew, dim, d.halves, kChunk, 0.1f, nullptr, d.scores);
   return AttentionWork(kFew, dim);
 }
 
 template <CacheType kCache>
 Work Accumulate(const Kernels& k, Cached& d, int64_t dim) {
   // The correction is x, which is 0.5 everywhere, so that the sums stay finite.
-  k.accumulate[kCache](d.scores, kFew, d.halves, kChunk, dim, d.x, d.output);
+  k.accumulate[kCache](d.scores, kFew, d.halves, kChunk, dim, d.x, nullptr, d.output);
   return AttentionWork(kFew, dim);
 }
 
@@ -308,9 +308,10 @@ Work TokenAttention(const Kernels& k, Streamed& d, int64_t dim) {
   const uint8_t* keys = d.weights.data() + static_cast<int64_t>(d.next) % half;
   d.next = static_cast<size_t>(keys + chunk - d.weights.data());
   float *scores = d.y, *max = scores + kFew * kChunk, *sum = max + kFew, *correction = sum + kFew;
-  k.scores[kCache](d.x, kFew, dim, keys, kChunk, 0.1f, scores);
+  const uint8_t *values = keys + half, *next = keys + chunk;
+  k.scores[kCache](d.x, kFew, dim, keys, kChunk, 0.1f, values, scores);
   k.softmax(scores, kFew, kChunk, max, sum, correction);
-  k.accumulate[kCache](scores, kFew, keys + half, kChunk, dim, correction, d.sums);
+  k.accumulate[kCache](scores, kFew, values, kChunk, dim, correction, next, d.sums);
   const Work one = AttentionWork(kFew, dim);
   return {2.0 * chunk, 2 * one.flops};
 }
@@ -322,7 +323,7 @@ Work ScoresMany(const Kernels& k, Cached& d, int64_t dim) {
 }
 
 Work AccumulateMany(const Kernels& k, Cached& d, int64_t dim) {
-  k.accumulate[kCacheFloat32](d.scores, kQueries, d.keys, kChunk, dim, d.x, d.output);
+  k.accumulate[kCacheFloat32](d.scores, kQueries, d.keys, kChunk, dim, d.x, nullptr, d.output);
   return AttentionWork(kQueries, dim);
 }
 
