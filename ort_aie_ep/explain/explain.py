@@ -174,7 +174,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     npu = _find_npu()
     not_whole, widened = "", {}
     if compiled:
-        schedule = _Schedule(model, npu)
+        schedule = _Schedule(model if npu.lacks else _planned(folder.model), npu)
         not_whole, widened = schedule.not_whole, schedule.widened
     expand_plans(model)
     bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
@@ -203,6 +203,14 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
             f"{folder.model} is compiled: the execution provider is only for uncompiled models"
         )
     return _with_provider(explanation, folder.model) if provider else explanation
+
+
+def _planned(path: Path) -> ir.Model:
+    """A compiled model whose steps that are nodes are plans, which know the shapes in between."""
+    model = load_model(path)
+    name_nodes(model)
+    plan(model, Report())
+    return model
 
 
 def _with_provider(explanation: Explanation, model: Path) -> Explanation:
